@@ -1,0 +1,153 @@
+"""Edits of many rows, chunk by chunk, without losing what the dtype of x can hold.
+
+float32 and float64 data are computed in float64: with float32 factors a trace of the concept stays in the direction
+that should have no variance left. 16-bit data are computed in float32. On the host the chunks fit the cache and run
+on all cores: about the time of a copy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from excise._array import Array, convert, dtype_name, exact_products, host, is_16_bit, is_torch, namespace, on_host
+from excise._chunks import chunked, worker_count
+from excise._rounding import round_randomly
+from excise.concept import Encoded
+from excise.errors import InputError
+
+__all__ = ["differentiable", "subtract_by_label", "subtract_projection"]
+
+FLOAT32_SAFE = 1e36  # factors beyond it do not fit into float32
+
+# (x of a chunk, its first row, its last) -> (what to subtract, something that is finite exactly where x is)
+Edit = Callable[[Array, int, int], tuple[Array, Array]]
+
+
+def subtract_projection(X: Array, left: Array, right: Array, center: Array, seed: int | None) -> Array:
+    """x - ((x - center) @ right) @ left.T for the rows of X (n, d), in the dtype of X. `seed`: round at random.
+
+    Raises:
+        InputError: X has values that are not finite.
+    """
+    dtype = _compute_dtype(X, left, right, center)
+    left_t, right, center = (_placed(f, X, dtype) for f in (left.T, right, center))
+
+    def edit(x: Array, begin: int, end: int) -> tuple[Array, Array]:
+        coordinates = (x - center) @ right  # (rows, r); NaN times anything is NaN
+        return coordinates @ left_t, coordinates if right.shape[1] else x
+
+    return _edited(X, edit, dtype, seed)
+
+
+def subtract_by_label(X: Array, z: Encoded, coefficients: Array, mean_z: Array, seed: int | None) -> Array:
+    """x - coefficients @ (z - mean_z) for the rows of X (n, d) with labels z, in the dtype of X.
+
+    Raises:
+        InputError: X has values that are not finite.
+    """
+    dtype = _compute_dtype(X, coefficients)
+    per_column = coefficients.T  # (k, d)
+    average = mean_z @ per_column
+    if z.codes is not None:
+        table = _placed(per_column - average[None, :], X, dtype)  # (k, d): the edit of each class
+        codes = z.codes if on_host(X) else convert(z.codes, X)
+        return _edited(X, lambda x, begin, end: (table[codes[begin:end]], x), dtype, seed)
+    assert z.matrix is not None
+    matrix, per_column, average = (_placed(f, X, dtype) for f in (z.matrix, per_column, average))
+    return _edited(X, lambda x, begin, end: (matrix[begin:end] @ per_column - average, x), dtype, seed)
+
+
+def differentiable(x: Array, left: Array, right: Array, center: Array) -> Array:
+    """The projection in one piece; PyTorch differentiates it. Factors are float64 on the device of x."""
+    xp = namespace(x)
+    with exact_products(x):
+        dtype = xp.float32 if is_16_bit(x) else xp.float64
+        exact = xp.astype(x, dtype)
+        edit = (exact - xp.astype(center, dtype)) @ xp.astype(right, dtype) @ xp.astype(left, dtype).T
+        return xp.astype(exact - edit, x.dtype)
+
+
+def _compute_dtype(x: Array, *factors: Array) -> str:
+    if not is_16_bit(x):
+        return "float64"
+    sizes = [float(abs(f).max()) for f in factors if min(f.shape)]
+    return "float32" if all(size < FLOAT32_SAFE for size in sizes) else "float64"
+
+
+def _placed(factor: Array, X: Array, dtype: str) -> Array:
+    if on_host(X):
+        return np.ascontiguousarray(host(factor).astype(dtype, copy=False))
+    return convert(factor, X, dtype)
+
+
+def _edited(X: Array, edit: Edit, dtype: str, seed: int | None) -> Array:
+    if on_host(X):
+        out, finite = _on_host(X, edit, dtype, seed)
+    else:
+        with exact_products(X):
+            out, finite = _on_device(X, edit, dtype, seed)
+    if not finite:
+        raise _not_finite(X)
+    return out
+
+
+def _on_host(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array, bool]:
+    n, d = X.shape
+    out: Any = np.empty(X.shape, X.dtype) if not is_torch(X) else X.new_empty(X.shape)
+    # NumPy has no bfloat16 of its own: there PyTorch converts.
+    through_torch = is_torch(X) and dtype_name(X) == "bfloat16"
+    source, target = (X, out) if through_torch or not is_torch(X) else (X.numpy(), out.numpy())
+    rows = max(2**17 // d, 16)
+
+    def start() -> list[Any]:
+        return [np.empty((rows, d), dtype), True]
+
+    def work(state: list[Any], begin: int, end: int) -> None:
+        x = state[0][: end - begin]
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(x, host(source[begin:end]) if through_torch else source[begin:end], casting="unsafe")
+            change, witness = edit(x, begin, end)
+            state[1] &= bool(np.isfinite(witness).all())
+            if seed is None and not through_torch:
+                np.subtract(x, change, out=target[begin:end], casting="unsafe")
+                return
+            np.subtract(x, change, out=x)
+        exact = sys.modules["torch"].from_numpy(x) if through_torch else x
+        target[begin:end] = exact if seed is None else round_randomly(exact, target.dtype, (seed, begin // rows))
+
+    workers = worker_count() if n * d > 2**18 and not through_torch else 1
+    return out, all(state[1] for state in chunked(n, rows, start, work, workers))
+
+
+def _on_device(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array, bool]:
+    xp = namespace(X)
+    n, d = X.shape
+    rows = max(2**25 // d, 16)
+    out = xp.empty_like(X)
+    finite: Array = xp.ones(1, dtype=xp.bool, device=X.device)
+    for begin in range(0, n, rows):
+        end = min(n, begin + rows)
+        x = xp.astype(X[begin:end], getattr(xp, dtype))
+        change, witness = edit(x, begin, end)
+        finite = finite & xp.all(xp.isfinite(witness))
+        exact = x - change
+        out[begin:end] = exact if seed is None else round_randomly(exact, X.dtype, (seed, begin // rows))
+    return out, bool(finite)
+
+
+def _not_finite(X: Array) -> InputError:
+    values = host(X)
+    bad = np.argwhere(~np.isfinite(values))
+    if not len(bad):
+        return InputError(
+            f"the edit overflows (largest |x| is {float(np.abs(values).max()):.3g}): rescale the features"
+        )
+    row, column = bad[0]
+    return InputError(
+        f"X has {len(bad)} values that are NaN or infinite (first at row {row}, feature {column}: "
+        f"{values[row, column]}): remove or impute them"
+    )

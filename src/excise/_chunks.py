@@ -1,0 +1,51 @@
+"""Rows in chunks that fit the processor's cache, on all of its cores.
+
+NumPy's element-wise work runs on one core; its products run on all. Here the chunks are dealt to threads and each
+product stays on its thread, so that everything runs on all cores: twice as fast as the other way round on two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+__all__ = ["chunked", "worker_count"]
+
+State = TypeVar("State")
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def worker_count(limit: int | None = None) -> int:
+    """Threads that the BLAS of this process would use (so OMP_NUM_THREADS and the like are respected)."""
+    threads = max((pool["num_threads"] for pool in _controller().info()), default=1)
+    return max(1, threads if limit is None else min(threads, limit))
+
+
+def chunked(
+    n: int, rows: int, start: Callable[[], State], work: Callable[[State, int, int], None], workers: int
+) -> list[State]:
+    """Call `work(state, begin, end)` for every chunk of `rows` rows; one `state = start()` per worker.
+
+    Worker w takes the w-th contiguous run of chunks, so the same number of workers gives the same bits.
+    """
+    chunks = -(-n // rows)
+    workers = max(1, min(workers, chunks))
+
+    def run(worker: int) -> State:
+        state = start()
+        for chunk in range(chunks * worker // workers, chunks * (worker + 1) // workers):
+            work(state, chunk * rows, min(n, (chunk + 1) * rows))
+        return state
+
+    if workers == 1:
+        return [run(0)]
+    with _controller().limit(limits=1), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(run, range(workers)))

@@ -1,0 +1,46 @@
+"""An eraser as a torch.nn.Module, to be put into a model. Imported only by those who have PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from excise._apply import differentiable
+from excise._array import convert
+from excise.eraser import AffineEraser
+
+__all__ = ["EraserModule"]
+
+
+class EraserModule(torch.nn.Module):
+    """r(x) as a layer. It moves with its model, and keeps its factors in float64 when the model is cast."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    center: torch.Tensor
+
+    def __init__(self, eraser: AffineEraser) -> None:
+        super().__init__()
+        like = eraser.left if isinstance(eraser.left, torch.Tensor) else torch.zeros(0)
+        for name in ("left", "right", "center"):
+            self.register_buffer(name, convert(getattr(eraser, name), like, "float64").clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = differentiable(x, self.left, self.right, self.center)
+        return result
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        # model.half() and model.to(dtype) come through here. The guarantee lives in the last digits of the factors,
+        # so only the move to another device is taken over.
+        before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            moved = self._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(device=moved.device)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"d={self.left.shape[0]}, rank={self.left.shape[1]}"

@@ -1,0 +1,76 @@
+"""Options that several commands have, and how they show progress and warnings."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from excise.errors import ExciseError, ExciseWarning
+
+__all__ = ["ConceptOption", "FeaturesOption", "LabelsArgument", "XArgument", "options_of", "plain_warnings", "progress"]
+
+XArgument = Annotated[Path, typer.Argument(help="Features: a .npy, .npz or .parquet file.", metavar="X")]
+LabelsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Labels, one per row: .npy, .npz or .parquet. Leave out if they are columns of X.", metavar="[Z]"
+    ),
+]
+FeaturesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--features", "-f", help="Column(s) of a Parquet file, or array of a .npz file, that hold the features."
+    ),
+]
+ConceptOption = Annotated[
+    list[str] | None,
+    typer.Option("--concept", "-c", help="Column(s) or array that hold the labels. Several are erased jointly."),
+]
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar over rows on the terminal's error stream; silent where that is no terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=what, unit=" rows", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+        yield lambda rows: _advance(bar, rows)
+
+
+def _advance(bar: Any, rows: int) -> None:
+    bar.update(rows)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings of excise as one line, without the source code that they came from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ExciseWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, ExciseWarning):
+            typer.echo(f"note: {warning.message}", err=True)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def options_of(pairs: list[str] | None) -> dict[str, Any]:
+    """["shrinkage=oas", "strength=0.5"] -> {"shrinkage": "oas", "strength": 0.5}"""
+    import json
+
+    out: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ExciseError(f"--option takes name=value, got {pair!r}")
+        try:
+            out[name] = json.loads(value)
+        except ValueError:
+            out[name] = value
+    return out

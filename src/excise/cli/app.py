@@ -1,0 +1,31 @@
+"""All commands in one application."""
+
+from __future__ import annotations
+
+import typer
+
+from excise.cli.apply import apply
+from excise.cli.demo import demo
+from excise.cli.fit import fit
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Remove a concept from representations so that no linear classifier can find it again.",
+)
+app.command()(demo)
+app.command()(fit)
+app.command()(apply)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True)) -> None:
+    if show:
+        from excise import __version__
+
+        typer.echo(f"excise {__version__}")
+        raise typer.Exit

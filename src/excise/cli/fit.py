@@ -1,0 +1,80 @@
+"""`excise fit`: an eraser from files of features and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from excise.cli._shared import (
+    ConceptOption,
+    FeaturesOption,
+    LabelsArgument,
+    XArgument,
+    options_of,
+    plain_warnings,
+    progress,
+)
+
+__all__ = ["fit"]
+
+
+def fit(
+    x: XArgument,
+    z: LabelsArgument = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the eraser.")] = Path(
+        "eraser.safetensors"
+    ),
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="leace, sal, mean_projection, random or oracle.")
+    ] = "leace",
+    features: FeaturesOption = None,
+    concept: ConceptOption = None,
+    kind: Annotated[
+        str | None, typer.Option(help="categorical or continuous, where the labels do not say it themselves.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
+    ] = None,
+    save_moments: Annotated[
+        Path | None, typer.Option(help="Also keep the moments here: any method can be fitted from them later.")
+    ] = None,
+) -> None:
+    """Fit an eraser on a file of features, in one pass and little memory.
+
+    Examples:
+
+      excise fit embeddings.npy gender.npy -o eraser.safetensors
+
+      excise fit people.parquet --features embedding --concept sex --concept race
+    """
+    from excise.concept import Concept
+    from excise.data import open_table
+    from excise.errors import ConceptError
+    from excise.fitting import check_method, fit_moments, needs_covariance
+    from excise.moments import Moments
+
+    options = options_of(option)
+    check_method(method, options)  # before any long work
+    table = open_table(x, z, features, concept)
+    if table.z is None:
+        raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
+    track = needs_covariance(method) or save_moments is not None
+    learnt = None
+    if kind is not None:
+        learnt = Concept.of(next(table.batches())[1], kind=kind)  # type: ignore[arg-type]
+    with plain_warnings(), progress(table.n, "moments") as step:
+        m = table.moments(Moments(concept=learnt, track_xx=track), step)
+    if save_moments is not None:
+        m.save(save_moments)
+    with plain_warnings():
+        eraser = fit_moments(m, method, **options)
+    eraser.save(output)
+    names = [str(name) for name in m.concept.names]
+    shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    typer.echo(f"{method}: {m.rows:,} rows, {m.d} features, concept {m.concept.kind} ({shown}), rank {eraser.rank}")
+    if eraser.info.get("canonical_correlations"):
+        found = ", ".join(f"{c:.3f}" for c in eraser.info["canonical_correlations"][:6])
+        typer.echo(f"canonical correlations before: {found}")
+    typer.echo(f"eraser: {output}")

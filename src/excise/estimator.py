@@ -1,0 +1,196 @@
+"""ConceptEraser: the scikit-learn face of excise. No algebra here: labels are found, moments gathered, methods called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+
+from excise.concept import Concept
+from excise.eraser import AffineEraser
+from excise.errors import ConceptError, ExciseError
+from excise.fitting import Eraser, check_method, fit_moments, needs_covariance, needs_labels
+from excise.moments import Moments
+
+__all__ = ["ConceptEraser"]
+
+DTYPES = [np.float64, np.float32, np.float16]
+
+
+class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Erase a concept from features, as a scikit-learn transformer.
+
+    **In a Pipeline, y is the task, not the concept.** There, name the concept by `concept_columns`, or pass it as
+    `sensitive_features` (with metadata routing: `ConceptEraser().set_fit_request(sensitive_features=True)`). Only when
+    neither is given, y is taken as the concept.
+
+    Parameters
+    ----------
+    method : str, default="leace"
+        "leace", "sal", "mean_projection", "random", or "oracle" (which needs the labels in `transform` too).
+    concept_columns : list of str or int, or one of them, default=None
+        Columns of X that are the concept. They are left out of the output, as they are the concept itself.
+    kind : {"categorical", "continuous"}, default=None
+        What the labels are, where they do not say it themselves: see `Concept.of`.
+    cross : bool, default=False
+        Erase the intersections of several categorical columns too.
+    method_options : dict, default=None
+        Options of the method, e.g. `{"shrinkage": "oas"}`.
+
+    Attributes
+    ----------
+    eraser_ : AffineEraser or OracleEraser
+    moments_ : Moments
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str, where X had column names
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> sex = rng.integers(0, 2, 500)
+    >>> X = rng.standard_normal((500, 4)) + sex[:, None]
+    >>> Xe = ConceptEraser().fit_transform(X, sensitive_features=sex)
+    >>> bool(abs(Xe[sex == 1].mean(0) - Xe[sex == 0].mean(0)).max() < 1e-12)
+    True
+    """
+
+    def __init__(
+        self,
+        method: str = "leace",
+        concept_columns: Any = None,
+        kind: Any = None,
+        cross: bool = False,
+        method_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.method = method
+        self.concept_columns = concept_columns
+        self.kind = kind
+        self.cross = cross
+        self.method_options = method_options
+
+    def fit(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> ConceptEraser:
+        """Fit the eraser on X (n_samples, n_features).
+
+        The concept is `sensitive_features`, or the `concept_columns` of X, or else y.
+        """
+        for name in ("moments_", "_eraser"):
+            self.__dict__.pop(name, None)
+        self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
+        _ = self.eraser_  # solve now, so that what cannot be erased fails here
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None
+    ) -> ConceptEraser:
+        """Add a batch. The eraser is solved when it is next used."""
+        check_method(self.method, self.method_options or {})
+        first = not hasattr(self, "moments_")
+        features, concept = self._split(X, reset=first)
+        z = self._find_concept(y, sensitive_features, concept)
+        if first:
+            given = Concept.of(z, kind=self.kind, cross=self.cross) if self.kind is not None or self.cross else None
+            self.moments_ = Moments(concept=given, track_xx=needs_covariance(self.method))
+        self.moments_.update(features, z, sample_weight)
+        self.__dict__.pop("_eraser", None)
+        return self
+
+    @property
+    def eraser_(self) -> Eraser:
+        if not hasattr(self, "_eraser"):
+            if not hasattr(self, "moments_"):
+                raise AttributeError("eraser_ exists after fit or partial_fit")
+            self._eraser = fit_moments(self.moments_, self.method, **(self.method_options or {}))
+        return self._eraser
+
+    def transform(self, X: Any, sensitive_features: Any = None) -> Any:
+        """X with the concept erased. `sensitive_features` only for the oracle, which needs the labels again."""
+        check_is_fitted(self, "moments_")
+        features, concept = self._split(X, reset=False)
+        eraser = self.eraser_
+        if isinstance(eraser, AffineEraser):
+            return eraser(features)
+        z = concept if concept is not None else sensitive_features
+        if z is None:
+            raise ConceptError(f"method {self.method!r} needs the labels in transform: pass sensitive_features=")
+        return eraser(features, z)
+
+    def fit_transform(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
+        """Fit, then erase from the same rows."""
+        self.fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
+        return self.transform(X, sensitive_features) if needs_labels(self.method) else self.transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the output columns: those of X without the concept's columns."""
+        check_is_fitted(self, "moments_")
+        names = _check_feature_names_in(self, input_features)
+        return np.delete(names, self._concept_positions())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self.concept_columns is None
+        tags.transformer_tags.preserves_dtype = ["float64", "float32", "float16"]
+        return tags
+
+    def _find_concept(self, y: Any, sensitive_features: Any, from_columns: Any) -> Any:
+        if from_columns is not None and sensitive_features is not None:
+            raise ConceptError("the concept was given twice: by concept_columns and as sensitive_features")
+        for given in (from_columns, sensitive_features):
+            if given is not None:
+                return given
+        if y is None:
+            raise ConceptError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: pass the concept as "
+                f"sensitive_features=, name it by concept_columns=, or pass it as y"
+            )
+        if needs_labels(self.method):
+            raise ConceptError(
+                f"method {self.method!r} needs the labels when it is applied, and y is not there in transform: pass the "
+                f"concept as sensitive_features (to fit and to transform), or name it by concept_columns"
+            )
+        return y
+
+    def _split(self, X: Any, reset: bool) -> tuple[Any, Any]:
+        """Features as a float array, and the concept's columns (None where it is not in X)."""
+        if self.concept_columns is None:
+            return validate_data(self, X, reset=reset, dtype=DTYPES), None
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        at = self._concept_positions()
+        if isinstance(frame, nw.DataFrame):
+            names = [frame.columns[i] for i in at]
+            concept = frame.select(names).to_native()
+            rest: Any = frame.drop(names).to_numpy()
+        else:
+            X = np.asarray(X)
+            concept, rest = X[:, at], np.delete(X, at, axis=1)
+        return _as_numbers(rest), concept
+
+    def _concept_positions(self) -> list[int]:
+        chosen = self.concept_columns
+        if chosen is None:
+            return []
+        names = list(getattr(self, "feature_names_in_", []))
+        out: list[int] = []
+        for column in chosen if isinstance(chosen, (list, tuple, np.ndarray)) else [chosen]:
+            if isinstance(column, str):
+                if column not in names:
+                    known = f"columns are {', '.join(names)}" if names else "X has no column names"
+                    raise ExciseError(f"concept_columns names {column!r}, but {known}")
+                out.append(names.index(column))
+            elif not -self.n_features_in_ <= column < self.n_features_in_:
+                raise ExciseError(f"concept_columns names column {column}, but X has {self.n_features_in_} columns")
+            else:
+                out.append(int(column) % self.n_features_in_)
+        if len(set(out)) == self.n_features_in_:
+            raise ExciseError("concept_columns names every column of X: there are no features left to erase from")
+        return out
+
+
+def _as_numbers(X: Any) -> Any:
+    from sklearn.utils import check_array
+
+    return check_array(X, dtype=DTYPES)

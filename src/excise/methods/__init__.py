@@ -1,0 +1,1 @@
+"""One file per method: plain functions from Moments to an eraser."""

@@ -1,0 +1,72 @@
+"""What every method does with Moments: refuse what cannot be erased, warn, describe the result."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from excise._array import describe_device, host, namespace
+from excise._files import versions
+from excise.errors import ConceptError, ExciseWarning, InputError
+from excise.moments import Moments
+
+__all__ = ["describe", "require_concept", "warn_few_rows", "warn_rank_zero"]
+
+ROWS_PER_FEATURE = 10
+
+
+def require_concept(m: Moments) -> None:
+    """There must be at least two rows, and a concept that varies.
+
+    Raises:
+        InputError: no rows, or one.
+        ConceptError: one class, or a continuous concept that is constant.
+    """
+    if m.rows < 2:
+        raise InputError(f"{m.rows} row(s) of data: at least two are needed to erase a concept")
+    xp = namespace(m.cov_zz)
+    varying = host(xp.linalg.diagonal(m.cov_zz)) > 0
+    if not varying.any():
+        present = [name for name, share in zip(m.concept.names, host(m.mean_z).tolist(), strict=True) if share > 0]
+        if m.concept.kind == "categorical" and len(present) == 1:
+            raise ConceptError(
+                f"concept has one class only ({present[0]!r}, {m.rows} rows): nothing can be erased; pass labels with at "
+                f"least two classes"
+            )
+        raise ConceptError(f"concept is constant over all {m.rows} rows: nothing can be erased; pass labels that vary")
+
+
+def warn_few_rows(m: Moments) -> None:
+    assert m.d is not None
+    if m.n < ROWS_PER_FEATURE * m.d:
+        warnings.warn(
+            f"{m.n:g} rows for {m.d} features: the concept is gone from these rows, but on new ones a linear model can "
+            f"expect to find about d/n = {m.d / m.n:.2g} of the variance again; more rows help",
+            ExciseWarning,
+            stacklevel=4,
+        )
+
+
+def warn_rank_zero() -> None:
+    warnings.warn(
+        "nothing was erased (rank 0): the features have no linear relation with the concept on these rows",
+        ExciseWarning,
+        stacklevel=4,
+    )
+
+
+def describe(m: Moments, method: str, **more: Any) -> dict[str, Any]:
+    """`eraser.info`: plain JSON values only."""
+    concept = m.concept
+    return {
+        "method": method,
+        "n": m.n,
+        "rows": m.rows,
+        "d": m.d,
+        "k": m.k,
+        "concept_kind": concept.kind,
+        "classes": [list(name) if isinstance(name, tuple) else name for name in concept.names],
+        "device": describe_device(m.mean_x),
+        "versions": versions(),
+        **more,
+    }

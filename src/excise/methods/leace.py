@@ -1,0 +1,130 @@
+"""LEACE: the smallest affine edit after which no linear predictor beats a constant (Theorem 4.2 of the paper).
+
+Any P = I - U V^T with colsp(U) = colsp(Sxz) and V^T U = I has P Sxz = 0 and so guards Z, however V was computed.
+LEACE is the choice of V that moves X least: P = I - W^+ Q W with W a whitening of X and Q the orthogonal projector
+on colsp(W Sxz). Here W = F^-1 D^-1: D divides by standard deviations, F F^T is the correlation matrix of X.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from excise._array import Array, convert, namespace
+from excise._linalg import basis, force_dual, inverse_root, scales, singular_values, whitening
+from excise.eraser import AffineEraser
+from excise.errors import ExciseError
+from excise.methods._common import describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.moments import Moments
+from excise.shrinkage import Shrinkage, shrink
+
+__all__ = ["leace"]
+
+
+def leace(
+    m: Moments,
+    affine: bool = True,
+    shrinkage: Shrinkage = "none",
+    limit_norm: bool | Moments = False,
+    strength: float = 1.0,
+) -> AffineEraser:
+    """r(x) = x - strength * U V^T (x - mean), with P = I - U V^T the least-squares optimal eraser.
+
+    Args:
+        m: moments of X (d features) and the concept.
+        affine: keep the mean of X; False erases without centring, r(x) = P x.
+        shrinkage: "oas" or "optimal" shrink the correlation matrix of X: a calmer edit where n is small against d.
+            It guards all the same.
+        limit_norm: mix P with the orthogonal projector where P would let the total variance grow; measured on `m`, or on
+            the Moments given here.
+        strength: 1 erases, 0 changes nothing, 2 turns the sign of the correlation.
+
+    Raises:
+        ConceptError: one class only, or labels that do not vary.
+        InputError: fewer than two rows, or Moments without the d x d covariance.
+
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 2.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, -2.0]])  # the paper's example
+    >>> from excise import Moments
+    >>> e = leace(Moments().update(X, [1, -1, 1, -1]))
+    >>> abs(e.P.round(12)).tolist()
+    [[1.0, 0.0], [1.0, 0.0]]
+    """
+    require_concept(m)
+    if not np.isfinite(strength):
+        raise ExciseError(f"strength must be a finite number, got {strength}")
+    D = scales(m.var_x)  # (d,)
+    R = _correlation(m, D)  # (d, d)
+    R, intensity = shrink(R, m.n, shrinkage)
+    F = whitening(R, m.eps_xx)
+
+    # Correlations of the standardised features with the whitened concept; free of all units.
+    A = F.supported(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz))  # (d, rank of Z)
+    U, correlations = basis(A)  # (d, r)
+    xp = namespace(U)
+    if U.shape[1] == 0:
+        warn_rank_zero()
+        V, canonical = U, correlations
+    else:
+        # F^-1 U = G T:  V = F^-T G T^-T  is dual to U, and U V^T = W^+ (G G^T) W.
+        G, T = xp.linalg.qr(F.whiten(U))
+        V = force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
+        canonical = singular_values(T * correlations[None, :])
+    left, right = U * D[:, None], V / D[:, None]
+
+    mix = 1.0
+    if limit_norm is not False and U.shape[1]:
+        right, mix = _limited(left, right, m if limit_norm is True else limit_norm)
+    warn_few_rows(m)
+    return AffineEraser(
+        left,
+        strength * right,
+        m.mean_x if affine else xp.zeros_like(m.mean_x),
+        describe(
+            m,
+            "leace",
+            affine=affine,
+            strength=strength,
+            shrinkage=shrinkage,
+            shrinkage_intensity=intensity,
+            limit_norm_mix=mix,
+            canonical_correlations=[float(c) for c in canonical],
+            solver=F.method,
+            rank_kept=F.kept,
+            rank_dropped=F.dropped,
+            rcond=F.rcond,
+        ),
+    )
+
+
+def _correlation(m: Moments, D: Array) -> Array:
+    """Correlation matrix of X, with 1 on the diagonal for constant features too."""
+    xp = namespace(D)
+    R = m.cov_xx / D[:, None]
+    R /= D[None, :]
+    constant = xp.astype(m.var_x <= 0, D.dtype)
+    return R + _diagonal(constant) if bool(xp.any(constant > 0)) else R
+
+
+def _diagonal(v: Array) -> Array:
+    xp = namespace(v)
+    return v[:, None] * xp.eye(v.shape[0], dtype=v.dtype, device=v.device)
+
+
+def _limited(left: Array, right: Array, m: Moments) -> tuple[Array, float]:
+    """V' = a V + (1 - a) V_Q with the greatest a in [0, 1] for which total variance does not grow (Appendix F).
+
+    Q = I - U U^T, U orthonormal in the original units. With E = V - U the cross terms cancel:
+    tr(P' S P'^T) = tr(S) - tr(U^T S U) + a^2 tr(E^T S E).
+    """
+    xp = namespace(left)
+    if not isinstance(m, Moments) or m.d != left.shape[0]:
+        raise ExciseError(f"limit_norm must be True, False or Moments of {left.shape[0]} features, got {m!r}")
+    S = convert(m.cov_xx, left)
+    U, T = xp.linalg.qr(left)  # left = U T
+    E = right @ T.T - U
+    removed = float(xp.sum(U * (S @ U)))
+    added = float(xp.sum(E * (S @ E)))
+    if added <= removed:
+        return right, 1.0
+    a = float(np.sqrt(removed / added))
+    return force_dual(a * right + (1.0 - a) * xp.linalg.solve(T, U.T).T, left), a

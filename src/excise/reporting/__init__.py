@@ -1,0 +1,1 @@
+"""Results -> figures and pages that a person can look at."""
