@@ -13,7 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from excise._array import Array, convert, dtype_name, exact_products, host, is_16_bit, is_torch, namespace, on_host
+from excise._array import (
+    Array,
+    convert,
+    dtype_name,
+    exact_products,
+    host,
+    is_16_bit,
+    is_numpy,
+    is_torch,
+    namespace,
+    on_host,
+)
 from excise._chunks import chunked, worker_count
 from excise._rounding import round_randomly
 from excise.concept import Encoded
@@ -23,8 +34,10 @@ __all__ = ["differentiable", "subtract_by_label", "subtract_projection"]
 
 FLOAT32_SAFE = 1e36  # factors beyond it do not fit into float32
 
-# (x of a chunk, its first row, its last) -> (what to subtract, something that is finite exactly where x is)
-Edit = Callable[[Array, int, int], tuple[Array, Array]]
+# (x of a chunk, its first row, its last, scratch) -> (what to subtract, something that is finite exactly where x is).
+# On the host the result is put into `scratch`: temporaries of this size would be given back to the system and
+# faulted in again at every chunk, which took longer than the arithmetic. On a device there is none.
+Edit = Callable[[Array, int, int, Array | None], tuple[Array, Array]]
 
 
 def subtract_projection(X: Array, left: Array, right: Array, center: Array, seed: int | None) -> Array:
@@ -36,9 +49,18 @@ def subtract_projection(X: Array, left: Array, right: Array, center: Array, seed
     dtype = _compute_dtype(X, left, right, center)
     left_t, right, center = (_placed(f, X, dtype) for f in (left.T, right, center))
 
-    def edit(x: Array, begin: int, end: int) -> tuple[Array, Array]:
-        coordinates = (x - center) @ right  # (rows, r); NaN times anything is NaN
-        return coordinates @ left_t, coordinates if right.shape[1] else x
+    # float64 has digits to spare for whatever offset float32 data can have, so there the centring can wait until the
+    # coordinates: one pass over the chunk less.
+    late = dtype_name(X) == "float32"
+    offset = center @ right
+
+    def edit(x: Array, begin: int, end: int, scratch: Array | None) -> tuple[Array, Array]:
+        if late:
+            coordinates = x @ right - offset  # (rows, r); NaN times anything is NaN
+        else:
+            coordinates = (x - center if scratch is None else np.subtract(x, center, out=scratch)) @ right
+        change = coordinates @ left_t if scratch is None else np.matmul(coordinates, left_t, out=scratch)
+        return change, coordinates if right.shape[1] else x
 
     return _edited(X, edit, dtype, seed)
 
@@ -55,10 +77,24 @@ def subtract_by_label(X: Array, z: Encoded, coefficients: Array, mean_z: Array, 
     if z.codes is not None:
         table = _placed(per_column - average[None, :], X, dtype)  # (k, d): the edit of each class
         codes = z.codes if on_host(X) else convert(z.codes, X)
-        return _edited(X, lambda x, begin, end: (table[codes[begin:end]], x), dtype, seed)
+
+        def edit(x: Array, begin: int, end: int, scratch: Array | None) -> tuple[Array, Array]:
+            rows = codes[begin:end]
+            return table[rows] if scratch is None else np.take(table, rows, axis=0, out=scratch, mode="clip"), x
+
+        return _edited(X, edit, dtype, seed)
     assert z.matrix is not None
     matrix, per_column, average = (_placed(f, X, dtype) for f in (z.matrix, per_column, average))
-    return _edited(X, lambda x, begin, end: (matrix[begin:end] @ per_column - average, x), dtype, seed)
+
+    def edit_numbers(x: Array, begin: int, end: int, scratch: Array | None) -> tuple[Array, Array]:
+        product = (
+            np.matmul(matrix[begin:end], per_column, out=scratch)
+            if scratch is not None
+            else matrix[begin:end] @ per_column
+        )
+        return product - average, x
+
+    return _edited(X, edit_numbers, dtype, seed)
 
 
 def differentiable(x: Array, left: Array, right: Array, center: Array) -> Array:
@@ -97,21 +133,22 @@ def _edited(X: Array, edit: Edit, dtype: str, seed: int | None) -> Array:
 
 def _on_host(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array, bool]:
     n, d = X.shape
-    out: Any = np.empty(X.shape, X.dtype) if not is_torch(X) else X.new_empty(X.shape)
-    # NumPy has no bfloat16 of its own: there PyTorch converts.
+    # NumPy has no bfloat16 of its own: there PyTorch converts. Elsewhere NumPy allocates, also for PyTorch, because it
+    # asks for huge pages: half of the time of an edit can go into the page faults of its output.
     through_torch = is_torch(X) and dtype_name(X) == "bfloat16"
-    source, target = (X, out) if through_torch or not is_torch(X) else (X.numpy(), out.numpy())
+    source: Any = X if through_torch or is_numpy(X) else X.numpy()
+    target: Any = X.new_empty(X.shape) if through_torch else np.empty(source.shape, source.dtype)
     rows = max(2**17 // d, 16)
 
     def start() -> list[Any]:
-        return [np.empty((rows, d), dtype), True]
+        return [np.empty((rows, d), dtype), np.empty((rows, d), dtype), True]
 
     def work(state: list[Any], begin: int, end: int) -> None:
         x = state[0][: end - begin]
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(x, host(source[begin:end]) if through_torch else source[begin:end], casting="unsafe")
-            change, witness = edit(x, begin, end)
-            state[1] &= bool(np.isfinite(witness).all())
+            change, witness = edit(x, begin, end, state[1][: end - begin])
+            state[2] &= bool(np.isfinite(witness).all())
             if seed is None and not through_torch:
                 np.subtract(x, change, out=target[begin:end], casting="unsafe")
                 return
@@ -120,7 +157,8 @@ def _on_host(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array,
         target[begin:end] = exact if seed is None else round_randomly(exact, target.dtype, (seed, begin // rows))
 
     workers = worker_count() if n * d > 2**18 and not through_torch else 1
-    return out, all(state[1] for state in chunked(n, rows, start, work, workers))
+    finite = all(state[2] for state in chunked(n, rows, start, work, workers))
+    return (target if through_torch or is_numpy(X) else sys.modules["torch"].from_numpy(target)), finite
 
 
 def _on_device(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array, bool]:
@@ -132,7 +170,7 @@ def _on_device(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Arra
     for begin in range(0, n, rows):
         end = min(n, begin + rows)
         x = xp.astype(X[begin:end], getattr(xp, dtype))
-        change, witness = edit(x, begin, end)
+        change, witness = edit(x, begin, end, None)
         finite = finite & xp.all(xp.isfinite(witness))
         exact = x - change
         out[begin:end] = exact if seed is None else round_randomly(exact, X.dtype, (seed, begin // rows))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["chunked", "worker_count"]
+__all__ = ["chunked", "small_products", "worker_count"]
 
 State = TypeVar("State")
 
@@ -21,6 +22,15 @@ def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
+
+
+def small_products(d: int) -> AbstractContextManager[Any]:
+    """One thread for d x d algebra that takes milliseconds.
+
+    NumPy and SciPy each carry a pool of BLAS threads, which spin for a while after a call: two pools on the same
+    cores wait for each other's time slices, and made small solves three times slower.
+    """
+    return _controller().limit(limits=1) if d <= 1024 else nullcontext()  # type: ignore[no-any-return]
 
 
 def worker_count(limit: int | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from excise._array import Array, convert, is_cupy, is_torch, namespace
+from excise._array import Array, convert, is_cupy, is_numpy, is_torch, namespace
 
 __all__ = ["Whitening", "basis", "force_dual", "inverse_root", "scales", "singular_values", "whitening"]
 
@@ -90,10 +90,6 @@ class Whitening(Protocol):
         """F^-T A"""
         ...
 
-    def supported(self, A: Array) -> Array:
-        """A without its rounding errors along directions that have no variance."""
-        ...
-
 
 @dataclass(frozen=True)
 class _Cholesky:
@@ -109,80 +105,77 @@ class _Cholesky:
     def whiten_transposed(self, A: Array) -> Array:
         return _solve_triangular(self.lower, A, transposed=True)
 
-    def supported(self, A: Array) -> Array:
-        return A
-
 
 @dataclass(frozen=True)
 class _Eigen:
     vectors: Array  # (d, d)
-    root: Array  # (d,) square roots of the eigenvalues, raised to the cut-off
+    weights: Array  # (d,) inverse square roots of the eigenvalues, 0 for directions that do not count
     rcond: float
     kept: int
     dropped: int
     method: str = "eigen"
 
     def whiten(self, A: Array) -> Array:
-        return (self.vectors.T @ A) / self.root[:, None]
+        return (self.vectors.T @ A) * self.weights[:, None]
 
     def whiten_transposed(self, A: Array) -> Array:
-        return self.vectors @ (A / self.root[:, None])
-
-    def supported(self, A: Array) -> Array:
-        # A direction below the cut-off has hardly any variance, but what there is may still be the concept: it is
-        # left out only where the correlation with the concept is a rounding error too.
-        xp = namespace(A)
-        null = self.vectors[:, : self.dropped]  # eigenvalues ascend
-        part = null.T @ A
-        size = xp.sqrt(xp.sum(part * part, axis=1))
-        noise = xp.where(size[:, None] > correlation_cutoff(*A.shape), xp.zeros_like(part), part)
-        return A - null @ noise
+        return self.vectors @ (A * self.weights[:, None])
 
 
-def whitening(R: Array, eps: float) -> Whitening:
-    """Factor a correlation matrix R (d, d) whose entries carry errors of `eps`.
+def whitening(R: Array, A: Array, eps: float) -> Whitening:
+    """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`, to whiten the correlations A (d, k).
 
     Cholesky where R is well enough conditioned, by an estimate and not by waiting for a failure: on exactly
-    singular matrices Cholesky often succeeds. Otherwise an eigendecomposition, with eigenvalues raised to the cut-off.
+    singular matrices Cholesky often succeeds. Otherwise an eigendecomposition. R is used up: its memory may be
+    overwritten.
     """
     d = R.shape[0]
     cutoff = covariance_cutoff(d, eps)
+    xp = namespace(R)
+    size = float(xp.linalg.vector_norm(R))  # at least the greatest eigenvalue
+    diagonal = xp.linalg.diagonal(R) + 0.0
     lower = _cholesky(R)
     if lower is not None:
-        rcond = _rcond(R, lower)
+        rcond = 1.0 / (size * _inverse_norm(lower))
         if rcond > cutoff:
             return _Cholesky(lower, rcond, kept=d)
-    xp = namespace(R)
+    _restore(R, diagonal)
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
-    dropped = int(xp.sum(xp.astype(values <= cutoff * top, xp.int64)))
-    floor = xp.full_like(values, max(cutoff * top, 1e-300))
-    return _Eigen(
-        vectors,
-        xp.sqrt(xp.where(values > floor, values, floor)),
-        max(float(values[0]) / top, 0.0),
-        d - dropped,
-        dropped,
-    )
+    low = values <= cutoff * top
+    dropped = int(xp.sum(xp.astype(low, xp.int64)))
+    # A direction below the cut-off has hardly any variance, but what there is may still be the concept: it stays, at
+    # the cut-off, unless its correlation with the concept is a rounding error too. The rest is left untouched.
+    part = vectors.T @ A
+    silent = low & (xp.sqrt(xp.sum(part * part, axis=1)) <= correlation_cutoff(*A.shape))
+    raised = xp.where(low, xp.full_like(values, cutoff * top), values)
+    weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(raised))
+    return _Eigen(vectors, weights, max(float(values[0]) / top, 0.0), d - dropped, dropped)
 
 
 def _cholesky(R: Array) -> Array | None:
+    """L with R = L L^T, or None. On the host it overwrites the upper triangle and the diagonal of R."""
     if is_torch(R):
         import torch
 
         lower, info = torch.linalg.cholesky_ex(R)
         return lower if int(info) == 0 else None
     if is_cupy(R):
-        import cupy  # pyright: ignore
+        import cupy
 
         lower = cupy.linalg.cholesky(R)
         return lower if bool(cupy.isfinite(lower).all()) else None
-    from scipy.linalg import LinAlgError, cholesky
+    from scipy.linalg.lapack import dpotrf
 
-    try:
-        return cholesky(R, lower=True, check_finite=False)
-    except LinAlgError:
-        return None
+    # In place: at d = 4096 copies would take as long as the factorisation.
+    lower, info = dpotrf(np.ascontiguousarray(R).T, lower=1, clean=0, overwrite_a=1)
+    return lower if info == 0 else None
+
+
+def _restore(R: Array, diagonal: Array) -> None:
+    """Undo what `_cholesky` did on the host; eigh reads the lower triangle only."""
+    if is_numpy(R):
+        np.fill_diagonal(R, diagonal)
 
 
 def _solve_triangular(lower: Array, B: Array, transposed: bool) -> Array:
@@ -197,19 +190,17 @@ def _solve_triangular(lower: Array, B: Array, transposed: bool) -> Array:
     return solve(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
 
 
-def _rcond(R: Array, lower: Array) -> float:
-    """Reciprocal condition number, estimated by inverse iteration: never much too small, rarely too large."""
-    xp = namespace(R)
-    d = R.shape[0]
-    top = float(xp.max(xp.sum(xp.abs(R), axis=0)))  # at least the largest eigenvalue
-    start = np.random.default_rng(0).standard_normal((d, 3))
-    x = convert(start / np.linalg.norm(start, axis=0), R)
-    growth = 1.0
+def _inverse_norm(lower: Array) -> float:
+    """Spectral norm of (L L^T)^-1, estimated from below by inverse iteration; infinite where L is singular."""
+    xp = namespace(lower)
+    start = np.random.default_rng(0).standard_normal((lower.shape[0], 3))
+    x = convert(start / np.linalg.norm(start, axis=0), lower)
+    norm = 1.0
     for _ in range(3):
         y = _solve_triangular(lower, _solve_triangular(lower, x, transposed=False), transposed=True)
-        size = xp.sqrt(xp.sum(y * y, axis=0))
-        growth = float(xp.max(size))
-        if not np.isfinite(growth) or growth == 0.0:
-            return 0.0
-        x = y / size[None, :]
-    return 1.0 / (growth * top)
+        sizes = xp.sqrt(xp.sum(y * y, axis=0))
+        norm = float(xp.max(sizes))
+        if not np.isfinite(norm):
+            return float("inf")
+        x = y / sizes[None, :]
+    return norm

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from excise._array import Array, convert, namespace
+from excise._chunks import small_products
 from excise._linalg import basis, force_dual, inverse_root, scales, singular_values, whitening
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
@@ -52,14 +53,20 @@ def leace(
     require_concept(m)
     if not np.isfinite(strength):
         raise ExciseError(f"strength must be a finite number, got {strength}")
+    assert m.d is not None
+    warn_few_rows(m)
+    with small_products(m.d):
+        return _solve(m, affine, shrinkage, limit_norm, strength)
+
+
+def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Moments, strength: float) -> AffineEraser:
     D = scales(m.var_x)  # (d,)
     R = _correlation(m, D)  # (d, d)
     R, intensity = shrink(R, m.n, shrinkage)
-    F = whitening(R, m.eps_xx)
-
     # Correlations of the standardised features with the whitened concept; free of all units.
-    A = F.supported(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz))  # (d, rank of Z)
+    A = m.cov_xz / D[:, None] @ inverse_root(m.cov_zz)  # (d, rank of Z)
     U, correlations = basis(A)  # (d, r)
+    F = whitening(R, A, m.eps_xx)
     xp = namespace(U)
     if U.shape[1] == 0:
         warn_rank_zero()
@@ -74,7 +81,6 @@ def leace(
     mix = 1.0
     if limit_norm is not False and U.shape[1]:
         right, mix = _limited(left, right, m if limit_norm is True else limit_norm)
-    warn_few_rows(m)
     return AffineEraser(
         left,
         strength * right,
@@ -99,7 +105,8 @@ def leace(
 def _correlation(m: Moments, D: Array) -> Array:
     """Correlation matrix of X, with 1 on the diagonal for constant features too."""
     xp = namespace(D)
-    R = m.cov_xx / D[:, None]
+    R = m.cov_xx
+    R /= D[:, None]
     R /= D[None, :]
     constant = xp.astype(m.var_x <= 0, D.dtype)
     return R + _diagonal(constant) if bool(xp.any(constant > 0)) else R

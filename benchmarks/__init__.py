@@ -1,0 +1,1 @@
+"""Ratios against peers and limits: same process, same data."""
