@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+
+import excise
 from measure import (
     canonical_correlation,
     class_gap,
@@ -18,8 +20,6 @@ from measure import (
     one_hot,
     tolerance,
 )
-
-import excise
 
 
 def labelled(rng, n, d, k=2, mix=True):

@@ -25,9 +25,9 @@ FORMAT = 1
 
 
 def versions() -> dict[str, str]:
-    from importlib.metadata import version
+    from excise import __version__
 
-    return {"excise": version("excise"), "numpy": np.__version__, "python": platform.python_version()}
+    return {"excise": __version__, "numpy": np.__version__, "python": platform.python_version()}
 
 
 @contextmanager

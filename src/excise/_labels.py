@@ -138,9 +138,9 @@ def read_columns(z: Any, kind: str | None) -> list[Column]:
             return [_from_series(native[name], name) for name in native.columns]
         if isinstance(native, nw.Series):
             return [_from_series(native, None)]
-    if isinstance(z, (str, bytes)) or (not hasattr(z, "__len__") and not hasattr(z, "shape")):
+    if isinstance(z, (str, bytes)) or not any(hasattr(z, a) for a in ("__len__", "shape", "__array__")):
         raise ConceptError(f"labels must be an array, a list, a series or a data frame, got {type(z).__name__}")
-    array = _from_list(z) if isinstance(z, (list, tuple)) else host(z)
+    array = _from_list(z) if isinstance(z, (list, tuple)) else host(z) if hasattr(z, "dtype") else np.asarray(z)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim == 1:

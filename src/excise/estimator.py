@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import narwhals as nw
 import numpy as np
@@ -24,7 +24,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Erase a concept from features, as a scikit-learn transformer.
 
     **In a Pipeline, y is the task, not the concept.** There, name the concept by `concept_columns`, or pass it as
-    `sensitive_features` (with metadata routing: `ConceptEraser().set_fit_request(sensitive_features=True)`). Only when
+    `sensitive_features` (with `sklearn.set_config(enable_metadata_routing=True)`, a Pipeline passes it on). Only when
     neither is given, y is taken as the concept.
 
     Parameters
@@ -57,6 +57,11 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     >>> bool(abs(Xe[sex == 1].mean(0) - Xe[sex == 0].mean(0)).max() < 1e-12)
     True
     """
+
+    # In a Pipeline with metadata routing, sensitive_features come here without a set_fit_request.
+    __metadata_request__fit: ClassVar = {"sensitive_features": True}
+    __metadata_request__partial_fit: ClassVar = {"sensitive_features": True}
+    __metadata_request__transform: ClassVar = {"sensitive_features": True}
 
     def __init__(
         self,

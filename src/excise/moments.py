@@ -239,7 +239,7 @@ def check_weight(weight: Any, n: int) -> np.ndarray[Any, Any] | None:
     if weight is None:
         return None
     try:
-        w = np.asarray(host(weight) if hasattr(weight, "shape") else weight, dtype=np.float64).reshape(-1)
+        w = np.asarray(host(weight) if hasattr(weight, "dtype") else weight, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise InputError("sample_weight must be numbers, one per row") from None
     if len(w) != n:

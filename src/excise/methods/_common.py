@@ -23,7 +23,7 @@ def require_concept(m: Moments) -> None:
         ConceptError: one class, or a continuous concept that is constant.
     """
     if m.rows < 2:
-        raise InputError(f"{m.rows} row(s) of data: at least two are needed to erase a concept")
+        raise InputError(f"{m.rows} sample (row) of data is too few: at least two are needed to erase a concept")
     xp = namespace(m.cov_zz)
     varying = host(xp.linalg.diagonal(m.cov_zz)) > 0
     if not varying.any():

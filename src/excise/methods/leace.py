@@ -44,9 +44,9 @@ def leace(
         InputError: fewer than two rows, or Moments without the d x d covariance.
 
     >>> import numpy as np
-    >>> X = np.array([[1.0, 2.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, -2.0]])  # the paper's example
     >>> from excise import Moments
-    >>> e = leace(Moments().update(X, [1, -1, 1, -1]))
+    >>> X = np.array([[1.0, 2.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, -2.0]] * 5)  # the paper's example
+    >>> e = leace(Moments().update(X, [1, -1, 1, -1] * 5))
     >>> abs(e.P.round(12)).tolist()
     [[1.0, 0.0], [1.0, 0.0]]
     """

@@ -30,8 +30,8 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
 
     >>> import numpy as np
     >>> from excise import Moments
-    >>> X = np.array([[1.0, 2.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, -2.0]])
-    >>> sal(Moments().update(X, [1, -1, 1, -1])).P.round(12).tolist()
+    >>> X = np.array([[1.0, 2.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, -2.0]] * 5)
+    >>> sal(Moments().update(X, [1, -1, 1, -1] * 5)).P.round(12).tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
     require_concept(m)
