@@ -47,10 +47,10 @@ def main() -> None:
             + torch.randn(18, d, device="cuda", generator=generator)[z]
         )
         one_hot = torch.nn.functional.one_hot(z, 18).float()
-        theirs = milliseconds(lambda x=x, one_hot=one_hot, d=d: LeaceFitter(d, 18).update(x, one_hot), 5)
+        theirs = milliseconds(lambda x=x, one_hot=one_hot, d=d: LeaceFitter(d, 18, device="cuda").update(x, one_hot), 5)
         ours = milliseconds(lambda x=x, z=z: excise.Moments().update(x, z), 5)
         note(f"update, float32, d={d}, n={n}, k=18", ours_ms=ours, reference_ms=theirs, ratio=theirs / ours)
-        fitter = LeaceFitter(d, 18).update(x, one_hot)
+        fitter = LeaceFitter(d, 18, device="cuda").update(x, one_hot)
         m = excise.Moments().update(x, z)
 
         def reference(fitter: Any = fitter) -> Any:
@@ -62,7 +62,7 @@ def main() -> None:
         eraser = excise.leace(m)
         for dtype in (torch.float32, torch.bfloat16):
             y = x.to(dtype)
-            copy, ours = milliseconds(lambda y=y: y.clone()), milliseconds(lambda y=y: eraser(y))
+            copy, ours = milliseconds(lambda y=y: y.clone()), milliseconds(lambda y=y, eraser=eraser: eraser(y))
             note(f"apply, {dtype}, d={d}, n={n}, rank 17", ours_ms=ours, clone_ms=copy, ratio=ours / copy)
         del x, one_hot, fitter, m
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
