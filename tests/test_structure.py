@@ -18,7 +18,7 @@ SOURCE = Path(excise.__file__).parent
 ORDER = [
     {"errors", "_array", "_chunks", "_linalg", "_labels", "_files", "_rounding", "concept"},
     {"_statistics", "_apply", "moments", "class_moments", "shrinkage"},
-    {"eraser", "_module"},
+    {"eraser", "_module", "transport"},
     {"methods"},
     {"fitting"},
     {"estimator", "auditing", "data"},

@@ -6,23 +6,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from excise.auditing.comparison import Comparison, compare
     from excise.class_moments import ClassMoments
     from excise.concept import Concept
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
     from excise.fitting import erase, fit, load
+    from excise.methods.fair_pca import fair_pca
+    from excise.methods.inlp import inlp
     from excise.methods.leace import leace
     from excise.methods.oracle import oracle
+    from excise.methods.quadratic import quadratic
     from excise.methods.random_projection import random_projection
+    from excise.methods.rlace import rlace
     from excise.methods.sal import mean_projection, sal
+    from excise.methods.splince import splince
+    from excise.methods.switch import switch
     from excise.moments import Moments
+    from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AffineEraser": "eraser",
     "ClassMoments": "class_moments",
+    "Comparison": "auditing.comparison",
     "Concept": "concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
@@ -32,19 +41,28 @@ _HOMES = {
     "InputError": "errors",
     "Moments": "moments",
     "OracleEraser": "eraser",
+    "TransportEraser": "transport",
+    "compare": "auditing.comparison",
     "erase": "fitting",
+    "fair_pca": "methods.fair_pca",
     "fit": "fitting",
+    "inlp": "methods.inlp",
     "leace": "methods.leace",
     "load": "fitting",
     "mean_projection": "methods.sal",
     "oracle": "methods.oracle",
+    "quadratic": "methods.quadratic",
     "random_projection": "methods.random_projection",
+    "rlace": "methods.rlace",
     "sal": "methods.sal",
+    "splince": "methods.splince",
+    "switch": "methods.switch",
 }
 
 __all__ = [
     "AffineEraser",
     "ClassMoments",
+    "Comparison",
     "Concept",
     "ConceptEraser",
     "ConceptError",
@@ -54,15 +72,23 @@ __all__ = [
     "InputError",
     "Moments",
     "OracleEraser",
+    "TransportEraser",
     "__version__",
+    "compare",
     "erase",
+    "fair_pca",
     "fit",
+    "inlp",
     "leace",
     "load",
     "mean_projection",
     "oracle",
+    "quadratic",
     "random_projection",
+    "rlace",
     "sal",
+    "splince",
+    "switch",
 ]
 
 

@@ -13,9 +13,26 @@ import numpy as np
 
 from excise._array import Array, convert, is_cupy, is_numpy, is_torch, namespace
 
-__all__ = ["Whitening", "basis", "force_dual", "inverse_root", "scales", "singular_values", "whitening"]
+__all__ = [
+    "INFEASIBLE",
+    "Whitening",
+    "basis",
+    "basis_and_rows",
+    "complement",
+    "correlations_with",
+    "force_dual",
+    "inverse_root",
+    "inverse_root_psd",
+    "least_dual",
+    "root_psd",
+    "scales",
+    "share_outside",
+    "singular_values",
+    "whitening",
+]
 
 EPS64 = float(np.finfo(np.float64).eps)
+INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
 
 
 def covariance_cutoff(d: int, eps: float) -> float:
@@ -57,9 +74,58 @@ def basis(A: Array) -> tuple[Array, Array]:
     return U[:, keep], s[keep]
 
 
+def basis_and_rows(A: Array) -> tuple[Array, Array, Array]:
+    """The singular value decomposition U s H^T of a matrix of correlations, without its rounding errors."""
+    xp = namespace(A)
+    U, s, Ht = xp.linalg.svd(A, full_matrices=False)
+    keep = s > correlation_cutoff(*A.shape)
+    return U[:, keep], s[keep], Ht[keep, :].T
+
+
+def share_outside(A: Array, H: Array) -> float:
+    """How much of the rows of A lies outside the span of the columns of H, relative to the largest entry of A."""
+    xp = namespace(A)
+    size = float(xp.max(xp.abs(A)))
+    return float(xp.max(xp.abs(A - A @ H @ H.T))) / size if size > 0 else 0.0
+
+
+def complement(U: Array) -> Array:
+    """(d, d - r) orthonormal basis of what is orthogonal to the orthonormal columns of U (d, r)."""
+    xp = namespace(U)
+    return xp.linalg.qr(U, mode="complete")[0][:, U.shape[1] :]
+
+
+def correlations_with(cov_xz: Array, cov_zz: Array, D: Array) -> Array:
+    """(d, rank of Z) correlations of the standardised features with the whitened concept; free of all units."""
+    return cov_xz / D[:, None] @ inverse_root(cov_zz)
+
+
+def least_dual(F: Whitening, U: Array) -> Array:
+    """V with V^T U = I for which U V^T x is smallest in mean square: with F^-1 U = G T, V = F^-T G T^-T."""
+    xp = namespace(U)
+    G, T = xp.linalg.qr(F.whiten(U))
+    return force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
+
+
 def singular_values(A: Array) -> Array:
     xp = namespace(A)
     return xp.linalg.svdvals(A) if min(A.shape) else A.reshape(-1)[:0]
+
+
+def root_psd(S: Array) -> Array:
+    """S^1/2 of a positive semi-definite matrix."""
+    xp = namespace(S)
+    values, vectors = xp.linalg.eigh((S + S.T) / 2)
+    return (vectors * xp.sqrt(xp.where(values > 0, values, xp.zeros_like(values)))) @ vectors.T
+
+
+def inverse_root_psd(S: Array) -> Array:
+    """The pseudo-inverse of S^1/2, with eigenvalues below rounding taken as zero."""
+    xp = namespace(S)
+    values, vectors = xp.linalg.eigh((S + S.T) / 2)
+    keep = values > covariance_cutoff(S.shape[0], EPS64) * values[-1]
+    safe = xp.where(keep, values, xp.ones_like(values))
+    return (vectors * xp.where(keep, 1.0 / xp.sqrt(safe), xp.zeros_like(values))) @ vectors.T
 
 
 def force_dual(V: Array, U: Array) -> Array:

@@ -26,10 +26,10 @@ from excise._array import (
 from excise._linalg import basis, scales, singular_values
 from excise._rounding import check_rounding
 from excise.concept import Concept
-from excise.errors import ConceptError, InputError
+from excise.errors import ConceptError, ExciseError, InputError
 from excise.moments import flat_labels
 
-__all__ = ["AffineEraser", "OracleEraser"]
+__all__ = ["AffineEraser", "OracleEraser", "placed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class AffineEraser:
     right: Array
     center: Array
     info: dict[str, Any] = field(default_factory=dict)
+    components: Array | None = None  # (d, q): coordinates of what is kept, for methods that reduce the dimension
 
     def __call__(self, X: Array, rounding: str = "nearest", seed: int | None = None) -> Array:
         """Erase from X (..., d), any float dtype; the same library, dtype, device and shape come back.
@@ -67,6 +68,21 @@ class AffineEraser:
         rows = as_rows(computable(X))
         out = subtract_projection(rows, self.left, self.right, self.center, _seed(random, seed))
         return give_back(out.reshape(X.shape), X)
+
+    def transform(self, X: Array) -> Array:
+        """The (..., q) coordinates of what is kept, for methods that reduce the dimension (Fair PCA).
+
+        Raises:
+            ExciseError: this eraser has none.
+        """
+        if self.components is None:
+            raise ExciseError(f"{self.info.get('method', 'this eraser')} keeps all {self.d} features: use eraser(X)")
+        X = _check_width(X, self.d)
+        rows = as_rows(computable(X))
+        xp = namespace(rows)
+        center, components = convert(self.center, rows, "float64"), convert(self.components, rows, "float64")
+        out = xp.astype((xp.astype(rows, xp.float64) - center) @ components, rows.dtype)
+        return give_back(out.reshape((*X.shape[:-1], components.shape[1])), X)
 
     @property
     def d(self) -> int:
@@ -102,8 +118,9 @@ class AffineEraser:
 
     def to(self, device: Any = None, dtype: Any = None) -> AffineEraser:
         """The factors on another device (as PyTorch tensors; "numpy" for NumPy) or in another dtype."""
-        left, right, center = (_placed(f, device, dtype) for f in (self.left, self.right, self.center))
-        return AffineEraser(left, right, center, self.info)
+        left, right, center = (placed(f, device, dtype) for f in (self.left, self.right, self.center))
+        components = None if self.components is None else placed(self.components, device, dtype)
+        return AffineEraser(left, right, center, self.info, components)
 
     def as_module(self) -> Any:
         """A torch.nn.Module of the same map; gradients flow through it, `.half()` does not touch its factors."""
@@ -113,11 +130,14 @@ class AffineEraser:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file that `excise.load` reads; a crash leaves no half file."""
-        _files.write(path, "AffineEraser", {"left": self.left, "right": self.right, "center": self.center}, self.info)
+        arrays = {"left": self.left, "right": self.right, "center": self.center}
+        if self.components is not None:
+            arrays["components"] = self.components
+        _files.write(path, "AffineEraser", arrays, self.info)
 
     @staticmethod
     def from_stored(arrays: dict[str, Array], about: dict[str, Any]) -> AffineEraser:
-        return AffineEraser(arrays["left"], arrays["right"], arrays["center"], about)
+        return AffineEraser(arrays["left"], arrays["right"], arrays["center"], about, arrays.get("components"))
 
     def __repr__(self) -> str:
         return f"AffineEraser(method={self.info.get('method')!r}, d={self.d}, rank={self.rank})"
@@ -160,7 +180,7 @@ class OracleEraser:
 
     def to(self, device: Any = None, dtype: Any = None) -> OracleEraser:
         """The coefficients on another device (as PyTorch tensors; "numpy" for NumPy) or in another dtype."""
-        coefficients, mean_z = (_placed(f, device, dtype) for f in (self.coefficients, self.mean_z))
+        coefficients, mean_z = (placed(f, device, dtype) for f in (self.coefficients, self.mean_z))
         return OracleEraser(coefficients, mean_z, self.concept, self.info)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -191,7 +211,8 @@ def _seed(random: bool, seed: int | None) -> int | None:
     return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
 
 
-def _placed(factor: Array, device: Any, dtype: Any) -> Array:
+def placed(factor: Array, device: Any, dtype: Any) -> Array:
+    """A factor on another device, in another dtype; None leaves it."""
     name = None if dtype is None else str(np.dtype(dtype) if not str(dtype).startswith("torch.") else dtype)
     name = None if name is None else name.rsplit(".", 1)[-1]
     if device is None:

@@ -9,10 +9,11 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
+from excise.class_moments import ClassMoments
 from excise.concept import Concept
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError
-from excise.fitting import Eraser, check_method, fit_moments, needs_covariance, needs_labels
+from excise.fitting import Eraser, Method, check_method, fit, fit_moments
 from excise.moments import Moments
 
 __all__ = ["ConceptEraser"]
@@ -30,7 +31,8 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     method : str, default="leace"
-        "leace", "sal", "mean_projection", "random", or "oracle" (which needs the labels in `transform` too).
+        "leace", "sal", "mean_projection", "splince" (keeps what predicts y), "fair_pca", "inlp", "rlace", "random"; or
+        "oracle" and "quadratic", which need the labels in `transform` too.
     concept_columns : list of str or int, or one of them, default=None
         Columns of X that are the concept. They are left out of the output, as they are the concept itself.
     kind : {"categorical", "continuous"}, default=None
@@ -42,8 +44,8 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    eraser_ : AffineEraser or OracleEraser
-    moments_ : Moments
+    eraser_ : AffineEraser, OracleEraser or TransportEraser
+    moments_ : Moments or ClassMoments, for methods that are fitted from them
     n_features_in_ : int
     feature_names_in_ : ndarray of str, where X had column names
 
@@ -82,8 +84,13 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         The concept is `sensitive_features`, or the `concept_columns` of X, or else y.
         """
-        for name in ("moments_", "_eraser"):
+        for name in ("moments_", "task_moments_", "_eraser"):
             self.__dict__.pop(name, None)
+        if self._method().takes == "arrays":
+            features, concept = self._split(X, reset=True)
+            z, _ = self._find_concept(y, sensitive_features, concept)
+            self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **(self.method_options or {}))
+            return self
         self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
         _ = self.eraser_  # solve now, so that what cannot be erased fails here
         return self
@@ -91,29 +98,39 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(
         self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None
     ) -> ConceptEraser:
-        """Add a batch. The eraser is solved when it is next used."""
-        check_method(self.method, self.method_options or {})
+        """Add a batch. The eraser is solved when it is next used. Not for methods that train on the rows themselves."""
+        method = self._method()
+        if method.takes == "arrays":
+            raise ExciseError(f"method {self.method!r} trains on all rows at once: use fit")
         first = not hasattr(self, "moments_")
         features, concept = self._split(X, reset=first)
-        z = self._find_concept(y, sensitive_features, concept)
+        z, task = self._find_concept(y, sensitive_features, concept)
         if first:
             given = Concept.of(z, kind=self.kind, cross=self.cross) if self.kind is not None or self.cross else None
-            self.moments_ = Moments(concept=given, track_xx=needs_covariance(self.method))
+            by_class = method.takes == "class moments" or (self.method_options or {}).get("constraint") == "covariance"
+            self.moments_ = ClassMoments(given) if by_class else Moments(concept=given, track_xx=method.covariance)
+            self.task_moments_ = Moments(track_xx=False) if method.takes == "task" else None
         self.moments_.update(features, z, sample_weight)
+        if self.task_moments_ is not None:
+            self.task_moments_.update(features, task, sample_weight)
         self.__dict__.pop("_eraser", None)
         return self
+
+    def _method(self) -> Method:
+        return check_method(self.method, self.method_options or {})
 
     @property
     def eraser_(self) -> Eraser:
         if not hasattr(self, "_eraser"):
             if not hasattr(self, "moments_"):
                 raise AttributeError("eraser_ exists after fit or partial_fit")
-            self._eraser = fit_moments(self.moments_, self.method, **(self.method_options or {}))
+            options = self.method_options or {}
+            self._eraser = fit_moments(self.moments_, self.method, task=self.task_moments_, **options)
         return self._eraser
 
     def transform(self, X: Any, sensitive_features: Any = None) -> Any:
         """X with the concept erased. `sensitive_features` only for the oracle, which needs the labels again."""
-        check_is_fitted(self, "moments_")
+        check_is_fitted(self, ["moments_", "_eraser"], all_or_any=any)
         features, concept = self._split(X, reset=False)
         eraser = self.eraser_
         if isinstance(eraser, AffineEraser):
@@ -126,11 +143,11 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit_transform(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
         """Fit, then erase from the same rows."""
         self.fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
-        return self.transform(X, sensitive_features) if needs_labels(self.method) else self.transform(X)
+        return self.transform(X, sensitive_features) if self._method().labels else self.transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the output columns: those of X without the concept's columns."""
-        check_is_fitted(self, "moments_")
+        check_is_fitted(self, ["moments_", "_eraser"], all_or_any=any)
         names = _check_feature_names_in(self, input_features)
         return np.delete(names, self._concept_positions())
 
@@ -140,23 +157,32 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.transformer_tags.preserves_dtype = ["float64", "float32", "float16"]
         return tags
 
-    def _find_concept(self, y: Any, sensitive_features: Any, from_columns: Any) -> Any:
+    def _find_concept(self, y: Any, sensitive_features: Any, from_columns: Any) -> tuple[Any, Any]:
+        """The concept, and the task (None where y is the concept or was not given)."""
         if from_columns is not None and sensitive_features is not None:
             raise ConceptError("the concept was given twice: by concept_columns and as sensitive_features")
+        method = self._method()
         for given in (from_columns, sensitive_features):
             if given is not None:
-                return given
+                if method.takes == "task" and y is None:
+                    raise ConceptError(f"method {self.method!r} keeps what predicts the task: pass the task as y")
+                return given, y
         if y is None:
             raise ConceptError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: pass the concept as "
                 f"sensitive_features=, name it by concept_columns=, or pass it as y"
             )
-        if needs_labels(self.method):
+        if method.takes == "task":
+            raise ConceptError(
+                f"method {self.method!r} needs both the concept and the task: y is the task, so pass the concept as "
+                f"sensitive_features or name it by concept_columns"
+            )
+        if method.labels:
             raise ConceptError(
                 f"method {self.method!r} needs the labels when it is applied, and y is not there in transform: pass the "
                 f"concept as sensitive_features (to fit and to transform), or name it by concept_columns"
             )
-        return y
+        return y, None
 
     def _split(self, X: Any, reset: bool) -> tuple[Any, Any]:
         """Features as a float array, and the concept's columns (None where it is not in X)."""

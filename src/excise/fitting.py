@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from excise import _files
 from excise._array import Array
@@ -13,61 +14,105 @@ from excise.class_moments import ClassMoments
 from excise.concept import Concept
 from excise.eraser import AffineEraser, OracleEraser
 from excise.errors import ExciseError, FileFormatError
+from excise.methods.fair_pca import fair_pca
+from excise.methods.inlp import inlp
 from excise.methods.leace import leace
 from excise.methods.oracle import oracle
+from excise.methods.quadratic import quadratic
 from excise.methods.random_projection import random_projection
+from excise.methods.rlace import rlace
 from excise.methods.sal import mean_projection, sal
+from excise.methods.splince import splince
 from excise.moments import Moments
+from excise.transport import TransportEraser
 
-__all__ = ["METHODS", "erase", "fit", "fit_moments", "load", "needs_labels"]
+__all__ = ["METHODS", "Method", "check_method", "erase", "fit", "fit_moments", "load"]
 
-Eraser = AffineEraser | OracleEraser
+Eraser = AffineEraser | OracleEraser | TransportEraser
 
 
-def _random(m: Moments, rank: int | None = None, seed: int = 0) -> AffineEraser:
+@dataclass(frozen=True)
+class Method:
+    """How a method is called. Later methods are added to METHODS and are then known to `fit`, ConceptEraser and the
+    command line."""
+
+    function: Any
+    takes: Literal["moments", "task", "class moments", "arrays"] = "moments"
+    covariance: bool = True  # needs the d x d covariance
+    labels: bool = False  # the eraser is called with (x, z)
+
+
+def _random(m: Moments, rank: int | None = None, seed: int = 0, strength: float = 1.0) -> AffineEraser:
     """A random projection of the rank that LEACE would remove."""
     assert m.d is not None
-    return random_projection(m.d, min(m.d, rank if rank is not None else sal(m).rank), seed)
+    return random_projection(m.d, min(m.d, rank if rank is not None else sal(m).rank), seed, strength)
 
 
-# name -> function of Moments. Later methods are added here and are then known to fit, ConceptEraser and the command line.
-METHODS: dict[str, Any] = {
-    "leace": leace,
-    "oracle": oracle,
-    "sal": sal,
-    "mean_projection": mean_projection,
-    "random": _random,
+def _fair_pca(
+    m: Moments | ClassMoments,
+    n_components: int | None = None,
+    constraint: str = "mean",
+    candidates: int | None = None,
+    strength: float = 1.0,
+) -> AffineEraser:
+    """Fair PCA with as many components as there can be, unless told otherwise."""
+    if n_components is None:
+        whole = m.to_moments() if isinstance(m, ClassMoments) else m
+        assert whole.d is not None
+        n_components = max(1, whole.d - sal(whole).rank)
+    return fair_pca(m, n_components, constraint, candidates, strength)
+
+
+METHODS: dict[str, Method] = {
+    "leace": Method(leace),
+    "oracle": Method(oracle, covariance=False, labels=True),
+    "sal": Method(sal, covariance=False),
+    "mean_projection": Method(mean_projection, covariance=False),
+    "splince": Method(splince, takes="task"),
+    "fair_pca": Method(_fair_pca),
+    "inlp": Method(inlp, takes="arrays"),
+    "rlace": Method(rlace, takes="arrays"),
+    "quadratic": Method(quadratic, takes="class moments", labels=True),
+    "random": Method(_random, covariance=False),
 }
 
 
-def needs_labels(method: str) -> bool:
-    """Whether the eraser of this method is called with (x, z)."""
-    return method == "oracle"
-
-
-def needs_covariance(method: str) -> bool:
-    return method == "leace"
-
-
-def check_method(method: str, options: dict[str, Any]) -> Any:
-    """The function behind a name.
+def check_method(method: str, options: dict[str, Any]) -> Method:
+    """The method behind a name.
 
     Raises:
         ExciseError: an unknown method, or an option that it does not have.
     """
     if method not in METHODS:
         raise ExciseError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    function = METHODS[method]
-    known = list(inspect.signature(function).parameters)[1:]
+    found = METHODS[method]
+    parameters = list(inspect.signature(found.function).parameters)
+    known = parameters[2:] if found.takes in ("task", "arrays") else parameters[1:]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ExciseError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
-    return function
+    return found
 
 
-def fit_moments(m: Moments, method: str = "leace", **options: Any) -> Eraser:
-    """An eraser from moments, by the name of the method."""
-    eraser: Eraser = check_method(method, options)(m, **options)
+def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **options: Any) -> Eraser:
+    """An eraser from moments (ClassMoments for "quadratic"), by the name of the method.
+
+    Raises:
+        ExciseError: the method needs more than moments: the data themselves, or the task.
+    """
+    found = check_method(method, options)
+    if found.takes == "arrays":
+        raise ExciseError(
+            f"method {method!r} trains on the rows themselves and cannot be fitted from moments: use excise.fit"
+        )
+    if found.takes == "class moments" and not isinstance(m, ClassMoments):
+        raise ExciseError(f"method {method!r} needs ClassMoments (a covariance per class), got {type(m).__name__}")
+    if found.takes == "task":
+        if task is None:
+            raise ExciseError(f"method {method!r} needs the task too: pass y= to fit, or task= Moments of X and y")
+        eraser: Eraser = found.function(m, task, **options)
+        return eraser
+    eraser = found.function(m, **options)
     return eraser
 
 
@@ -84,10 +129,10 @@ def fit(
 
     Args:
         X: features of NumPy, PyTorch or any Array API library.
-        z: one label per row: see `Concept.of`; or a Concept's data frame of several columns.
-        method: "leace", "oracle", "sal", "mean_projection" or "random".
-        y: the task, for methods that keep what predicts it; none of those above does.
-        sample_weight: one weight per row.
+        z: one label per row, or a data frame of several columns: see `Concept.of`.
+        method: "leace", "oracle", "sal", "mean_projection", "splince", "fair_pca", "inlp", "rlace", "quadratic" or "random".
+        y: the task, one label per row: splince keeps what predicts it, inlp then works class by class.
+        sample_weight: one weight per row, for the methods that are fitted from moments.
         kind: "categorical" or "continuous" where the labels do not say it themselves.
         options: of the method, e.g. shrinkage="oas" for LEACE.
 
@@ -103,11 +148,23 @@ def fit(
     >>> gap(X) > 0.9, gap(eraser(X)) < 1e-12
     (True, True)
     """
-    check_method(method, options)
-    if y is not None:
+    found = check_method(method, options)
+    if y is not None and found.takes != "task" and method != "inlp":
         raise ExciseError(f"method {method!r} has no use for y (the task): leave it out")
+    if found.takes == "arrays":
+        if sample_weight is not None or kind is not None:
+            raise ExciseError(f"method {method!r} takes neither sample_weight nor kind")
+        trained: Eraser = found.function(X, z, **options, **({} if y is None else {"y": y}))
+        return trained
     concept = Concept.of(_flat(X, z), kind=kind) if kind is not None else None
-    m = Moments(concept=concept, track_xx=needs_covariance(method)).update(X, z, sample_weight)
+    if found.takes == "class moments" or (method == "fair_pca" and options.get("constraint") == "covariance"):
+        return fit_moments(ClassMoments(concept).update(X, z, sample_weight), method, **options)
+    m = Moments(concept=concept, track_xx=found.covariance).update(X, z, sample_weight)
+    if found.takes == "task":
+        if y is None:
+            raise ExciseError(f"method {method!r} needs the task: pass y=")
+        task = Moments(track_xx=False).update(X, y, sample_weight)
+        return fit_moments(m, method, task=task, **options)
     return fit_moments(m, method, **options)
 
 
@@ -124,14 +181,19 @@ def erase(X: Array, z: Any, method: str = "leace", **options: Any) -> Array:
     >>> erase(np.array([[0.0], [1.0], [10.0], [11.0]]), ["a", "a", "b", "b"], method="oracle").ravel().round(9).tolist()
     [5.0, 6.0, 5.0, 6.0]
     """
-    rounding = {name: options.pop(name) for name in ("rounding", "seed") if name in options and method != "random"}
+    rounding = {
+        name: options.pop(name)
+        for name in ("rounding", "seed")
+        if name in options and method not in ("random", "inlp", "rlace")
+    }
     eraser = fit(X, z, method, **options)
-    return eraser(X, z, **rounding) if isinstance(eraser, OracleEraser) else eraser(X, **rounding)
+    return eraser(X, **rounding) if isinstance(eraser, AffineEraser) else eraser(X, z, **rounding)
 
 
 KINDS: dict[str, Any] = {
     "AffineEraser": AffineEraser,
     "OracleEraser": OracleEraser,
+    "TransportEraser": TransportEraser,
     "Moments": Moments,
     "ClassMoments": ClassMoments,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from excise.cli.apply import apply
+from excise.cli.compare import compare
 from excise.cli.demo import demo
 from excise.cli.fit import fit
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(apply)
+app.command()(compare)
 
 
 @app.callback(invoke_without_command=True)

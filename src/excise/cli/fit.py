@@ -27,7 +27,7 @@ def fit(
         "eraser.safetensors"
     ),
     method: Annotated[
-        str, typer.Option("--method", "-m", help="leace, sal, mean_projection, random or oracle.")
+        str, typer.Option("--method", "-m", help="leace, oracle, sal, mean_projection, fair_pca or random.")
     ] = "leace",
     features: FeaturesOption = None,
     concept: ConceptOption = None,
@@ -51,16 +51,18 @@ def fit(
     """
     from excise.concept import Concept
     from excise.data import open_table
-    from excise.errors import ConceptError
-    from excise.fitting import check_method, fit_moments, needs_covariance
+    from excise.errors import ConceptError, ExciseError
+    from excise.fitting import check_method, fit_moments
     from excise.moments import Moments
 
     options = options_of(option)
-    check_method(method, options)  # before any long work
+    found = check_method(method, options)  # before any long work
+    if found.takes != "moments":
+        raise ExciseError(f"method {method!r} is not fitted from one pass over files: use excise.fit in Python")
     table = open_table(x, z, features, concept)
     if table.z is None:
         raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
-    track = needs_covariance(method) or save_moments is not None
+    track = found.covariance or save_moments is not None
     learnt = None
     if kind is not None:
         learnt = Concept.of(next(table.batches())[1], kind=kind)  # type: ignore[arg-type]
@@ -75,6 +77,6 @@ def fit(
     shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     typer.echo(f"{method}: {m.rows:,} rows, {m.d} features, concept {m.concept.kind} ({shown}), rank {eraser.rank}")
     if eraser.info.get("canonical_correlations"):
-        found = ", ".join(f"{c:.3f}" for c in eraser.info["canonical_correlations"][:6])
-        typer.echo(f"canonical correlations before: {found}")
+        shown = ", ".join(f"{c:.3f}" for c in eraser.info["canonical_correlations"][:6])
+        typer.echo(f"canonical correlations before: {shown}")
     typer.echo(f"eraser: {output}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from excise._array import describe_device, host, namespace
+from excise._array import Array, describe_device, host, namespace
 from excise._files import versions
 from excise.errors import ConceptError, ExciseWarning, InputError
 from excise.moments import Moments
 
-__all__ = ["describe", "require_concept", "warn_few_rows", "warn_rank_zero"]
+__all__ = ["correlation_matrix", "describe", "require_concept", "warn_few_rows", "warn_rank_zero"]
 
 ROWS_PER_FEATURE = 10
 
@@ -53,6 +53,18 @@ def warn_rank_zero() -> None:
         ExciseWarning,
         stacklevel=4,
     )
+
+
+def correlation_matrix(m: Moments, D: Array) -> Array:
+    """Correlation matrix of X, with 1 on the diagonal for constant features too. A fresh array: it may be used up."""
+    xp = namespace(D)
+    R = m.cov_xx
+    R /= D[:, None]
+    R /= D[None, :]
+    constant = xp.astype(m.var_x <= 0, D.dtype)
+    if bool(xp.any(constant > 0)):
+        R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)
+    return R
 
 
 def describe(m: Moments, method: str, **more: Any) -> dict[str, Any]:

@@ -11,10 +11,18 @@ import numpy as np
 
 from excise._array import Array, convert, namespace
 from excise._chunks import small_products
-from excise._linalg import basis, force_dual, inverse_root, scales, singular_values, whitening
+from excise._linalg import (
+    basis,
+    correlations_with,
+    force_dual,
+    least_dual,
+    scales,
+    singular_values,
+    whitening,
+)
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows, warn_rank_zero
 from excise.moments import Moments
 from excise.shrinkage import Shrinkage, shrink
 
@@ -61,10 +69,9 @@ def leace(
 
 def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Moments, strength: float) -> AffineEraser:
     D = scales(m.var_x)  # (d,)
-    R = _correlation(m, D)  # (d, d)
+    R = correlation_matrix(m, D)  # (d, d)
     R, intensity = shrink(R, m.n, shrinkage)
-    # Correlations of the standardised features with the whitened concept; free of all units.
-    A = m.cov_xz / D[:, None] @ inverse_root(m.cov_zz)  # (d, rank of Z)
+    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, rank of Z)
     U, correlations = basis(A)  # (d, r)
     F = whitening(R, A, m.eps_xx)
     xp = namespace(U)
@@ -72,10 +79,8 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
         warn_rank_zero()
         V, canonical = U, correlations
     else:
-        # F^-1 U = G T:  V = F^-T G T^-T  is dual to U, and U V^T = W^+ (G G^T) W.
-        G, T = xp.linalg.qr(F.whiten(U))
-        V = force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
-        canonical = singular_values(T * correlations[None, :])
+        V = least_dual(F, U)
+        canonical = singular_values(F.whiten(U) * correlations[None, :])
     left, right = U * D[:, None], V / D[:, None]
 
     mix = 1.0
@@ -100,21 +105,6 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
             rcond=F.rcond,
         ),
     )
-
-
-def _correlation(m: Moments, D: Array) -> Array:
-    """Correlation matrix of X, with 1 on the diagonal for constant features too."""
-    xp = namespace(D)
-    R = m.cov_xx
-    R /= D[:, None]
-    R /= D[None, :]
-    constant = xp.astype(m.var_x <= 0, D.dtype)
-    return R + _diagonal(constant) if bool(xp.any(constant > 0)) else R
-
-
-def _diagonal(v: Array) -> Array:
-    xp = namespace(v)
-    return v[:, None] * xp.eye(v.shape[0], dtype=v.dtype, device=v.device)
 
 
 def _limited(left: Array, right: Array, m: Moments) -> tuple[Array, float]:

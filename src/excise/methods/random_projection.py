@@ -11,7 +11,7 @@ from excise.errors import ExciseError
 __all__ = ["random_projection"]
 
 
-def random_projection(d: int, rank: int, seed: int) -> AffineEraser:
+def random_projection(d: int, rank: int, seed: int, strength: float = 1.0) -> AffineEraser:
     """r(x) = x - U U^T x with U (d, rank) uniformly random, orthonormal; the same for the same seed.
 
     >>> e = random_projection(8, 3, seed=0)
@@ -22,5 +22,12 @@ def random_projection(d: int, rank: int, seed: int) -> AffineEraser:
         raise ExciseError(f"rank must be between 0 and d = {d}, got {rank}")
     U, T = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, rank)))
     U = U * np.where(np.diag(T) < 0, -1.0, 1.0)  # the sign makes the distribution uniform
-    info = {"method": "random_projection", "d": d, "rank": rank, "seed": seed, "versions": versions()}
-    return AffineEraser(U, U, np.zeros(d), info)
+    info = {
+        "method": "random_projection",
+        "d": d,
+        "rank": rank,
+        "seed": seed,
+        "strength": strength,
+        "versions": versions(),
+    }
+    return AffineEraser(U, strength * U, np.zeros(d), info)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from excise._array import host, namespace
-from excise._linalg import basis, inverse_root, scales
+from excise._linalg import basis, correlations_with, scales
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
 from excise.methods._common import describe, require_concept, warn_few_rows, warn_rank_zero
@@ -36,7 +36,7 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     """
     require_concept(m)
     D = scales(m.var_x)
-    directions, _ = basis(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz))  # the rank, decided without units
+    directions, _ = basis(correlations_with(m.cov_xz, m.cov_zz, D))  # the rank, decided without units
     full = directions.shape[1]
     if rank is not None and not 1 <= rank <= full:
         raise ExciseError(f"rank must be between 1 and {full}, the rank of the cross-covariance, got {rank}")
@@ -54,7 +54,7 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     return AffineEraser(U, strength * U, xp.zeros_like(m.mean_x), about)
 
 
-def mean_projection(m: Moments) -> AffineEraser:
+def mean_projection(m: Moments, strength: float = 1.0) -> AffineEraser:
     """Projection off the span of the differences of the class means: the same map as full-rank SAL."""
-    eraser = sal(m)
+    eraser = sal(m, strength=strength)
     return replace(eraser, info={**eraser.info, "method": "mean_projection"})

@@ -1,0 +1,276 @@
+"""Every method on the same split of the same data: fitted on one part, measured on rows that it has not seen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from excise._array import as_rows, check_features, computable, host
+from excise._files import versions
+from excise.eraser import AffineEraser
+from excise.errors import ConceptError, ExciseError
+from excise.fitting import METHODS, fit
+from excise.methods.inlp import class_codes
+from excise.moments import flat_labels
+
+__all__ = ["Comparison", "Outcome", "compare"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method. Losses in nats, on held-out rows unless the name says otherwise."""
+
+    method: str
+    fitted_correlation: float | None  # greatest |correlation| of a feature with the concept left on the fitting rows
+    linear_loss: float | None
+    linear_accuracy: float | None
+    nonlinear_loss: float | None
+    nonlinear_accuracy: float | None
+    edit: float | None  # mean squared edit over total variance
+    rank: int | None
+    seconds: float | None  # to fit
+    needs_labels: bool  # when it is applied
+    task_accuracy: float | None = None
+    tpr_gap: float | None = None  # RMS over task classes of the greatest difference between groups
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of methods; `print` it, or write it with to_json, to_csv, to_markdown."""
+
+    outcomes: list[Outcome]
+    constant_loss: float
+    majority: float
+    n_fit: int
+    n_held_out: int
+    d: int
+    classes: list[Any]
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "versions": versions()}
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, fieldnames=list(asdict(self.outcomes[0])))
+        writer.writeheader()
+        writer.writerows(asdict(outcome) for outcome in self.outcomes)
+        Path(path).write_text(out.getvalue())
+
+    def to_markdown(self) -> str:
+        header = ["method", "linear loss", "linear acc.", "nonlinear acc.", "edit", "rank", "seconds", "left on fit"]
+        with_task = any(outcome.task_accuracy is not None for outcome in self.outcomes)
+        header += ["task acc.", "TPR gap"] if with_task else []
+        lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+        for o in self.outcomes:
+            name = o.method + (" (labels)" if o.needs_labels else "")
+            cells = [_show(o.linear_loss, 4), _show(o.linear_accuracy), _show(o.nonlinear_accuracy), _show(o.edit, 4)]
+            cells += [
+                _show(o.rank, 0),
+                _show(o.seconds, 3),
+                "-" if o.fitted_correlation is None else f"{o.fitted_correlation:.0e}",
+            ]
+            cells += [_show(o.task_accuracy), _show(o.tpr_gap)] if with_task else []
+            lines.append("| " + " | ".join([name, *cells]) + f" |{' ' + o.note if o.note else ''}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return (
+            f"fitted on {self.n_fit} rows, measured on {self.n_held_out} others; d = {self.d}, {len(self.classes)} classes; "
+            f"the constant has loss {self.constant_loss:.4f} and accuracy {self.majority:.3f}\n\n{self.to_markdown()}"
+        )
+
+
+def _show(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def compare(
+    X: Any,
+    z: Any,
+    methods: Sequence[str] | None = None,
+    y: Any = None,
+    seed: int = 0,
+    groups: Any = None,
+    options: dict[str, dict[str, Any]] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Fit every method on 70% of the rows and measure it on the rest, the same for all.
+
+    Args:
+        X: features (..., d).
+        z: classes, one per row.
+        methods: names of METHODS; all that can be fitted unless given (splince needs y).
+        y: the task, one class per row: adds its accuracy and the TPR gap.
+        groups: rows of one group stay on one side of the split (e.g. all sentences about one person).
+        options: per method, e.g. {"rlace": {"steps": 2000}}.
+        progress: called with the name of each method before it starts.
+
+    A method that fails is a row with the reason, not the end of the comparison.
+
+    Raises:
+        ConceptError: the concept is not one column of classes, or a class is too small to split.
+    """
+    X = check_features(X)
+    rows = host(as_rows(computable(X)))
+    lead = tuple(X.shape[:-1])
+    codes, names = class_codes(z, lead, len(rows))
+    task = None if y is None else class_codes(y, lead, len(rows))[0]
+    chosen = list(methods) if methods is not None else [m for m in METHODS if m != "splince" or y is not None]
+    unknown = [m for m in chosen if m not in METHODS]
+    if unknown:
+        raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    fit_rows, held = _split(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
+    share = np.bincount(codes[fit_rows]) / len(fit_rows)
+    constant = float(-np.log(share[codes[held]]).mean())
+    measure = _Measure(rows, codes, task, fit_rows, held, seed)
+    outcomes = [measure("none", None, 0.0)]
+    for name in chosen:
+        if progress is not None:
+            progress(name)
+        outcomes.append(_run(name, measure, (options or {}).get(name, {})))
+    return Comparison(
+        outcomes,
+        constant,
+        float((codes[held] == np.argmax(share)).mean()),
+        len(fit_rows),
+        len(held),
+        rows.shape[1],
+        [list(n) if isinstance(n, tuple) else n for n in names],
+        seed,
+    )
+
+
+def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any]:
+    from sklearn.model_selection import GroupShuffleSplit, train_test_split
+
+    rows = np.arange(len(codes))
+    smallest = int(np.bincount(codes).min())
+    if smallest < 4:
+        raise ConceptError(f"the smallest class has {smallest} rows: at least 4 are needed to fit and to measure")
+    if groups is None:
+        fit_rows, held = train_test_split(rows, test_size=0.3, stratify=codes, random_state=seed)
+    else:
+        fit_rows, held = next(GroupShuffleSplit(1, test_size=0.3, random_state=seed).split(rows, groups=groups))
+    if len(np.unique(codes[fit_rows])) < len(np.unique(codes)):
+        raise ConceptError("the split leaves a class without fitting rows: its rows are all of one group")
+    return np.sort(fit_rows), np.sort(held)
+
+
+def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
+    data, at = measure, measure.fit_rows
+    start = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            task = data.task[at] if METHODS[name].takes == "task" and data.task is not None else None
+            eraser = fit(data.X[at], data.codes[at], name, y=task, **options)
+        return measure(name, eraser, time.perf_counter() - start)
+    except ExciseError as error:
+        labels = METHODS[name].labels
+        return Outcome(name, None, None, None, None, None, None, None, None, labels, note=f"not fitted: {error}")
+
+
+class _Measure:
+    """The data and the split; called with an eraser it gives the figures."""
+
+    def __init__(self, X: Any, codes: Any, task: Any, fit_rows: Any, held: Any, seed: int) -> None:
+        self.X, self.codes, self.task, self.fit_rows, self.held, self.seed = X, codes, task, fit_rows, held, seed
+
+    def __call__(self, name: str, eraser: Any, seconds: float) -> Outcome:
+        X, codes, a, b = self.X, self.codes, self.fit_rows, self.held
+        if eraser is None:
+            erased = X
+        elif isinstance(eraser, AffineEraser):
+            erased = eraser(X)
+        else:
+            erased = eraser(X, codes)
+        scale = X[a].std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        inputs = (erased - erased[a].mean(axis=0)) / scale  # the units of the data before, the same for all methods
+        linear = _linear(inputs[a], codes[a], inputs[b], codes[b])
+        nonlinear = _nonlinear(inputs[a], codes[a], inputs[b], codes[b], self.seed)
+        centred = X[b] - X[a].mean(axis=0)
+        figures: dict[str, Any] = {}
+        if self.task is not None:
+            figures = _task(inputs[a], self.task[a], inputs[b], self.task[b], codes[b])
+        return Outcome(
+            method=name,
+            fitted_correlation=_correlation(erased[a], codes[a]),
+            linear_loss=linear[0],
+            linear_accuracy=linear[1],
+            nonlinear_loss=nonlinear[0],
+            nonlinear_accuracy=nonlinear[1],
+            edit=float(((erased[b] - X[b]) ** 2).sum() / (centred**2).sum()),
+            rank=0 if eraser is None else eraser.rank,
+            seconds=seconds,
+            needs_labels=eraser is not None and not isinstance(eraser, AffineEraser),
+            **figures,
+        )
+
+
+def _correlation(X: Any, codes: Any) -> float:
+    X = np.asarray(X, dtype=np.float64)
+    Z = np.eye(int(codes.max()) + 1)[codes]
+    sx, sz = X.std(axis=0), Z.std(axis=0)
+    c = np.abs((X - X.mean(axis=0)).T @ (Z - Z.mean(axis=0)) / len(X))
+    safe = np.where(sx > 1e-12 * max(float(sx.max()), 1e-300), sx, np.inf)
+    return float((c / safe[:, None] / np.where(sz > 0, sz, np.inf)).max())
+
+
+def _scores(model: Any, X: Any, labels: Any) -> tuple[float, float]:
+    proba = np.maximum(model.predict_proba(X), 1e-15)
+    place = np.searchsorted(model.classes_, labels)
+    return float(-np.log(proba[np.arange(len(labels)), place]).mean()), float(model.score(X, labels))
+
+
+def _linear(X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _scores(LogisticRegression(max_iter=2000).fit(X, z), X_new, z_new)
+
+
+def _nonlinear(X: Any, z: Any, X_new: Any, z_new: Any, seed: int) -> tuple[float, float]:
+    """Logistic regression on radial basis functions (Nyström), of the median distance."""
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    few = X[np.random.default_rng(seed).choice(len(X), min(len(X), 300), replace=False)]
+    distance = float(np.median(((few[:, None] - few[None]) ** 2).sum(-1)[np.triu_indices(len(few), 1)]))
+    basis = Nystroem(gamma=1.0 / max(distance, 1e-12), n_components=min(300, len(X)), random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make_pipeline(basis, LogisticRegression(C=100.0, max_iter=2000)).fit(X, z)
+        return _scores(model, X_new, z_new)
+
+
+def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LogisticRegression(max_iter=2000).fit(X, y)
+    right = model.predict(X_new) == y_new
+    gaps = []
+    for c in np.unique(y_new):
+        rates = [right[(y_new == c) & (groups == g)].mean() for g in np.unique(groups[y_new == c])]
+        if len(rates) > 1:
+            gaps.append(max(rates) - min(rates))
+    return {"task_accuracy": float(right.mean()), "tpr_gap": float(np.sqrt(np.mean(np.square(gaps)))) if gaps else 0.0}

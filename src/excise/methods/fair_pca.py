@@ -1,0 +1,95 @@
+"""Fair PCA (Kleindessner et al. 2023): principal components that do not know the groups."""
+
+from __future__ import annotations
+
+from excise._array import Array, host, namespace
+from excise._linalg import basis, complement, correlations_with, scales
+from excise.class_moments import ClassMoments
+from excise.eraser import AffineEraser
+from excise.errors import ExciseError
+from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows
+from excise.moments import Moments
+
+__all__ = ["fair_pca"]
+
+
+def fair_pca(
+    m: Moments | ClassMoments,
+    n_components: int,
+    constraint: str = "mean",
+    candidates: int | None = None,
+    strength: float = 1.0,
+) -> AffineEraser:
+    """Principal components inside the directions that are uncorrelated with the concept; back-projected to d.
+
+    X is standardised; R is the null space of Cov(Z, X). "mean": the `n_components` of greatest variance in R. "covariance"
+    (from ClassMoments): first the `candidates` directions of R in which the groups' covariances differ least, then the
+    greatest variance among those. `eraser.transform(X)` gives the n_components coordinates.
+
+    Args:
+        m: Moments, or ClassMoments (needed for "covariance").
+        n_components: how many; at most d less the rank of the concept.
+        constraint: "mean" or "covariance".
+        candidates: for "covariance"; halfway between n_components and what there is, unless given.
+
+    Raises:
+        ExciseError: more components than there are directions, or "covariance" without ClassMoments.
+        ConceptError, InputError: as leace.
+    """
+    if constraint not in ("mean", "covariance"):
+        raise ExciseError(f"constraint must be 'mean' or 'covariance', got {constraint!r}")
+    if constraint == "covariance" and not isinstance(m, ClassMoments):
+        raise ExciseError("constraint='covariance' needs ClassMoments: the covariance of each group")
+    whole = m.to_moments() if isinstance(m, ClassMoments) else m
+    require_concept(whole)
+    warn_few_rows(whole)
+    D = scales(whole.var_x)
+    U, _ = basis(correlations_with(whole.cov_xz, whole.cov_zz, D))
+    R = complement(U)  # (d, d - r), orthonormal
+    most = R.shape[1]
+    if not 1 <= n_components <= most:
+        raise ExciseError(
+            f"n_components must be between 1 and {most} ({whole.d} features less {U.shape[1]} directions of the concept), "
+            f"got {n_components}"
+        )
+    if isinstance(m, ClassMoments) and constraint == "covariance":
+        keep = candidates if candidates is not None else (n_components + most + 1) // 2
+        if not n_components <= keep <= most:
+            raise ExciseError(f"candidates must be between {n_components} and {most}, got {keep}")
+        R = R @ _least(_disagreement(m, D, R), keep)
+    S = R.T @ correlation_matrix(whole, D) @ R
+    xp = namespace(S)
+    variances, vectors = xp.linalg.eigh(S)
+    B = R @ vectors[:, -n_components:]
+    N = complement(B)
+    return AffineEraser(
+        N * D[:, None],
+        strength * N / D[:, None],
+        whole.mean_x,
+        describe(
+            whole,
+            "fair_pca",
+            constraint=constraint,
+            n_components=n_components,
+            strength=strength,
+            explained=float(host(variances)[-n_components:].sum() / whole.d),
+        ),
+        components=B / D[:, None],
+    )
+
+
+def _disagreement(m: ClassMoments, D: Array, R: Array) -> Array:
+    """sum over groups of p_g M_g^2 with M_g = R^T (S_g - S) R: small where the covariances agree."""
+    covs = m.covs
+    weights = m.n / m.n.sum()
+    xp = namespace(R)
+    projected = [R.T @ (covs[g] / D[:, None] / D[None, :]) @ R for g in range(len(weights))]
+    average = sum(float(p) * S for p, S in zip(weights, projected, strict=True))
+    total = xp.zeros_like(projected[0])
+    for p, S in zip(weights, projected, strict=True):
+        total = total + float(p) * (S - average) @ (S - average)
+    return total
+
+
+def _least(M: Array, count: int) -> Array:
+    return namespace(M).linalg.eigh(M)[1][:, :count]

@@ -1,0 +1,183 @@
+"""INLP (Ravfogel et al. 2020): train a linear classifier, project its directions away, repeat.
+
+It stops when the classifier is at chance, or after the given rounds; the concept may still be there then. Each round
+removes up to as many directions as there are classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from excise._array import Array, as_rows, check_features, computable, convert, host
+from excise._files import versions
+from excise.concept import Concept
+from excise.eraser import AffineEraser
+from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
+from excise.moments import flat_labels
+
+__all__ = ["inlp"]
+
+
+def inlp(
+    X: Array,
+    z: Any,
+    rounds: int = 20,
+    classifier: Any = None,
+    y: Any = None,
+    strength: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> AffineEraser:
+    """r(x) = P x with P = I - (projector on the sum of all row spaces so far), always applied to the original X.
+
+    Args:
+        X: features (..., d).
+        z: classes, one per row.
+        rounds: at most so many.
+        classifier: any scikit-learn linear classifier (with `coef_`); logistic regression unless given.
+        y: the task: with it, each round trains on the rows of one class of y, in turn (the by-class variant).
+        seed: for the classifier, where it has a random state.
+        progress: called with the figures of each round.
+
+    A round is at chance when its accuracy on the rows that it was trained on exceeds the majority's share by no more than
+    one standard error. `info["rounds"]` has loss and accuracy per round, `info["at_chance"]` says whether it got there.
+
+    Raises:
+        InputError, ConceptError: as leace; also a concept that is not one column of classes.
+    """
+    X = check_features(X)
+    if X.ndim < 2:
+        raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
+    if rounds < 1:
+        raise ExciseError(f"rounds must be at least 1, got {rounds}")
+    rows = as_rows(computable(X))
+    data = host(rows).astype(np.float64)
+    if not np.isfinite(data).all():
+        raise InputError(
+            f"X has {int((~np.isfinite(data)).sum())} values that are NaN or infinite: remove or impute them"
+        )
+    labels, names = class_codes(z, tuple(X.shape[:-1]), len(data))
+    groups = _groups(y, tuple(X.shape[:-1]), labels)
+    d = data.shape[1]
+    B = np.zeros((d, 0))
+    history: list[dict[str, Any]] = []
+    quiet = 0  # groups in a row that were at chance
+    for number in range(rounds):
+        part = groups[number % len(groups)]
+        projected = data[part] - data[part] @ B @ B.T
+        figures, weights = _train(projected, labels[part], classifier, seed + number)
+        figures["round"] = number + 1
+        history.append(figures)
+        if progress is not None:
+            progress(figures)
+        quiet = quiet + 1 if figures["accuracy"] <= figures["majority"] + figures["standard_error"] else 0
+        if quiet >= len(groups):
+            break
+        if quiet == 0:
+            B = _joined(B, weights)
+        if B.shape[1] == d:
+            break
+    at_chance = quiet >= len(groups)
+    if not at_chance:
+        last = history[-1]
+        warnings.warn(
+            f"INLP has not reached chance: after {len(history)} rounds and {B.shape[1]} directions a linear classifier still "
+            f"has accuracy {last['accuracy']:.3f} (majority {last['majority']:.3f}); raise rounds, or use leace",
+            ExciseWarning,
+            stacklevel=2,
+        )
+    info = {
+        "method": "inlp",
+        "n": float(len(data)),
+        "rows": len(data),
+        "d": d,
+        "classes": [list(name) if isinstance(name, tuple) else name for name in names],
+        "rounds": history,
+        "at_chance": at_chance,
+        "by_class": y is not None,
+        "strength": strength,
+        "seed": seed,
+        "versions": versions(),
+    }
+    B = convert(B, rows)
+    return AffineEraser(B, strength * B, convert(np.zeros(d), rows), info)
+
+
+def class_codes(z: Any, lead: tuple[int, ...], n: int) -> tuple[Any, tuple[Any, ...]]:
+    """Class of each row as a code, and the names.
+
+    Raises:
+        ConceptError: not one column of classes, one class only, or another number of labels than rows.
+    """
+    concept, encoded = (lambda labels: Concept.of(labels).extend(labels))(flat_labels(z, lead))
+    if encoded.codes is None:
+        raise ConceptError(
+            f"this method needs one column of classes, got a {concept.kind} concept of {concept.k} columns"
+        )
+    if encoded.n != n:
+        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels: pass one label per row")
+    if concept.k < 2:
+        raise ConceptError(
+            f"concept has one class only ({concept.names[0]!r}, {n} rows): nothing can be erased; pass labels with at least "
+            f"two classes"
+        )
+    return encoded.codes, concept.names
+
+
+def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:
+    """Rows of each class of y that have at least two classes of the concept; all rows where there is no y."""
+    if y is None:
+        return [np.arange(len(labels))]
+    codes, _ = class_codes(y, lead, len(labels))
+    groups = [np.flatnonzero(codes == c) for c in range(codes.max() + 1)]
+    usable = [group for group in groups if len(np.unique(labels[group])) > 1]
+    if not usable:
+        raise ConceptError("no class of y holds two classes of the concept: nothing can be learnt by class")
+    return usable
+
+
+def _train(X: Any, labels: Any, classifier: Any, seed: int) -> tuple[dict[str, Any], Any]:
+    from sklearn.base import clone
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(max_iter=1000) if classifier is None else clone(classifier)
+    if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
+        model.set_params(random_state=seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        model.fit(X, labels)
+    if not hasattr(model, "coef_"):
+        raise ExciseError(f"classifier must be linear (have coef_ after fit), got {type(model).__name__}")
+    share = np.bincount(labels) / len(labels)
+    majority = float(share.max())
+    figures = {
+        "loss": _log_loss(model, X, labels),
+        "trivial_loss": float(-(share[share > 0] * np.log(share[share > 0])).sum()),
+        "accuracy": float(model.score(X, labels)),
+        "majority": majority,
+        "standard_error": float(np.sqrt(majority * (1 - majority) / len(labels))),
+        "converged": not any(issubclass(w.category, ConvergenceWarning) for w in caught),
+    }
+    return figures, np.atleast_2d(model.coef_)
+
+
+def _log_loss(model: Any, X: Any, labels: Any) -> float | None:
+    if not hasattr(model, "predict_proba"):
+        return None  # a support vector machine has no probabilities
+    proba = model.predict_proba(X)
+    place = np.searchsorted(model.classes_, labels)
+    return float(-np.log(np.maximum(proba[np.arange(len(labels)), place], 1e-300)).mean())
+
+
+def _joined(B: Any, weights: Any) -> Any:
+    """An orthonormal basis of the span of B and the rows of `weights`; B itself is kept."""
+    new = weights.T - B @ (B.T @ weights.T)
+    new = new - B @ (B.T @ new)
+    U, s, _ = np.linalg.svd(new, full_matrices=False)
+    size = np.linalg.norm(weights, 2)
+    return np.concatenate([B, U[:, s > 1e-9 * size]], axis=1)

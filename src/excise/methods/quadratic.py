@@ -1,0 +1,107 @@
+"""Quadratic erasure: move every class to one common Gaussian, so that means *and* covariances of all classes agree.
+
+Optimal transport between Gaussians: each class goes to the Wasserstein barycentre of all, by the linear map that moves
+it least. Needs the label of every row when it is applied.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from excise._array import Array, namespace
+from excise._linalg import inverse_root_psd, root_psd, scales
+from excise.class_moments import ClassMoments
+from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
+from excise.methods._common import describe, require_concept
+from excise.shrinkage import Shrinkage, shrink
+from excise.transport import TransportEraser, transport_map
+
+__all__ = ["quadratic"]
+
+
+def quadratic(
+    m: ClassMoments, shrinkage: Shrinkage = "none", tolerance: float = 1e-12, max_iterations: int = 500
+) -> TransportEraser:
+    """r(x, c) = T_c (x - mean_c) + mean with T_c = Sc^-1/2 (Sc^1/2 S* Sc^1/2)^1/2 Sc^-1/2.
+
+    mean is the mean of all rows; S* is the barycentre of the class covariances, weighted by class frequency: in closed form
+    for two classes, by the fixed-point iteration S* <- S*^-1/2 (sum p_c (S*^1/2 Sc S*^1/2)^1/2)^2 S*^-1/2 otherwise.
+
+    Args:
+        m: a mean and covariance per class.
+        shrinkage: shrinks each class's correlation matrix first; the covariances then agree only as far as it was right.
+        tolerance: relative change of S* at which the iteration stops.
+        max_iterations: after so many, a warning says how far it is.
+
+    Raises:
+        ConceptError: one class only.
+        InputError: a class with one row.
+    """
+    whole = m.to_moments()
+    require_concept(whole)
+    if len(m.names) < 2:
+        raise ConceptError("quadratic erasure needs at least two classes with rows")
+    counts = m.n
+    if counts.min() < 2:
+        few = m.names[int(np.argmin(counts))]
+        raise InputError(f"class {few!r} has {counts.min():g} row: quadratic erasure needs a covariance per class")
+    if not np.isfinite(tolerance) or tolerance <= 0:
+        raise ExciseError(f"tolerance must be a positive number, got {tolerance}")
+    xp = namespace(whole.mean_x)
+    covs = [m.covs[c] for c in range(len(counts))]
+    intensities = []
+    for c, S in enumerate(covs):
+        own = scales(xp.linalg.diagonal(S))
+        shrunk, a = shrink(S / own[:, None] / own[None, :], float(counts[c]), shrinkage)
+        covs[c] = shrunk * own[:, None] * own[None, :] if a > 0 else S
+        intensities.append(a)
+    weights = counts / counts.sum()
+    target, report = _barycentre(covs, weights, tolerance, max_iterations)
+    maps = [transport_map(S, target) for S in covs]
+    left = max(
+        float(xp.max(xp.abs(T @ S @ T.T - target))) / max(float(xp.max(xp.abs(target))), 1e-300)
+        for T, S in zip(maps, covs, strict=True)
+    )
+    if left > 1e-6:
+        warnings.warn(
+            f"the class covariances cannot be made equal by linear maps (they still differ by {left:.2g} of their size): "
+            f"some class does not vary where another does; pass shrinkage='oas', or drop those features",
+            ExciseWarning,
+            stacklevel=2,
+        )
+    info: dict[str, Any] = describe(
+        whole, "quadratic", shrinkage=shrinkage, shrinkage_intensity=intensities, residual=left
+    )
+    return TransportEraser(
+        xp.stack(maps), m.means, xp.stack(covs), whole.mean_x, m.names, m.concept, {**info, **report}
+    )
+
+
+def _barycentre(covs: list[Array], weights: Any, tolerance: float, most: int) -> tuple[Array, dict[str, Any]]:
+    xp = namespace(covs[0])
+    if len(covs) == 2:
+        T = transport_map(covs[0], covs[1])
+        eye = xp.eye(T.shape[0], dtype=T.dtype, device=T.device)
+        mixed = float(weights[0]) * eye + float(weights[1]) * T
+        return mixed @ covs[0] @ mixed.T, {"iterations": 0, "converged": True, "closed_form": True}
+    S = sum(float(p) * C for p, C in zip(weights, covs, strict=True))
+    change = float("inf")
+    for iteration in range(1, most + 1):
+        root, inverse = root_psd(S), inverse_root_psd(S)
+        inner = sum(float(p) * root_psd(root @ C @ root) for p, C in zip(weights, covs, strict=True))
+        new = inverse @ inner @ inner @ inverse
+        new = (new + new.T) / 2
+        change = float(xp.max(xp.abs(new - S))) / max(float(xp.max(xp.abs(new))), 1e-300)
+        S = new
+        if change < tolerance:
+            return S, {"iterations": iteration, "converged": True, "closed_form": False}
+    warnings.warn(
+        f"the barycentre has not converged: after {most} iterations it still changes by {change:.2g} (tolerance "
+        f"{tolerance:g}); raise max_iterations, or pass shrinkage='oas' if the class covariances are singular",
+        ExciseWarning,
+        stacklevel=3,
+    )
+    return S, {"iterations": most, "converged": False, "closed_form": False, "last_change": change}
