@@ -146,6 +146,45 @@ def test_autocast_and_low_matmul_precision_do_not_touch_the_result(data):
         torch.set_float32_matmul_precision("highest")
 
 
+def test_gradients_are_never_cut_silently(data):
+    X, z = data
+    x = torch.from_numpy(X).float().requires_grad_(True)
+    affine, oracle = excise.fit(X, z), excise.fit(X, z, method="oracle")
+    for out, slope in (
+        (affine(x, rounding="stochastic", seed=0), affine.P.T @ np.ones(6)),
+        (oracle(x, z), np.ones(6)),
+    ):
+        x.grad = None
+        out.sum().backward()
+        assert np.allclose(x.grad.numpy(), np.tile(slope, (700, 1)), atol=1e-5)
+    assert torch.equal(oracle(x, z).detach(), oracle(x.detach(), z))
+    broken = torch.full((3, 6), torch.nan, requires_grad=True)
+    with pytest.raises(excise.InputError, match="NaN"):
+        affine(broken)
+    with pytest.raises(excise.InputError, match="1 features"):
+        affine.as_module()(torch.zeros(5, 1))
+    assert affine.as_module()(torch.zeros(5, 6, dtype=torch.int64)).dtype == torch.float64
+
+
+def test_an_edit_that_leaves_the_range_of_float16_is_refused():
+    eraser = excise.AffineEraser(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]]), np.zeros(2))
+    edge = np.array([[-65504.0, 6.0], [65504.0, -6.0]], np.float16)  # exact: beyond the range by less than half a step
+    for rounding in ("nearest", "stochastic"):
+        assert np.isfinite(eraser(edge, rounding=rounding, seed=0)).all()
+    with pytest.raises(excise.InputError, match="leaves the range of float16"):
+        eraser(np.array([[-65504.0, 100.0]], np.float16))
+
+
+def test_masked_and_ragged_features_are_refused(data):
+    X, z = data
+    with pytest.raises(excise.InputError, match="masked array"):
+        excise.fit(np.ma.masked_greater(X, 2.0), z)
+    with pytest.raises(excise.InputError, match="unequal length"):
+        excise.fit([[1.0, 2.0], [3.0]], [0, 1])
+    with pytest.raises(excise.InputError, match="expected Moments, got ndarray"):
+        excise.leace(X)
+
+
 def test_moving_erasers(data):
     X, z = data
     eraser = excise.fit(X, z)

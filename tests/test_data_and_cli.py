@@ -107,7 +107,7 @@ def test_fit_and_apply_parquet_keeps_the_other_columns(people, file):
 
 
 def test_several_concepts_methods_options_and_moments(people):
-    folder, _, z = people
+    folder, X, z = people
     features = [a for j in range(5) for a in ("-f", f"f{j}")]
     said = excise_command(
         "fit",
@@ -127,6 +127,8 @@ def test_several_concepts_methods_options_and_moments(people):
     assert "rank 3" in said
     assert excise.load(folder / "e").info["shrinkage"] == "oas"
     assert excise.load(folder / "m").n == 1000
+    excise_command("apply", folder / "e", folder / "x.npy", "-o", folder / "same.npy")
+    assert np.load(folder / "same.npy").shape == X.shape
     excise_command("fit", folder / "x.npy", folder / "z.npy", "-m", "oracle", "-o", folder / "o")
     excise_command("apply", folder / "o", folder / "x.npy", folder / "z.npy", "-o", folder / "out.parquet")
     assert class_gap(np.array(pq.read_table(folder / "out.parquet")["x"].to_pylist()), z) < 1e-6
@@ -167,6 +169,16 @@ def test_stochastic_rounding_differs_between_batches_and_repeats(people, monkeyp
         (["apply", "{0}/e", "{0}/wide.parquet"], "has 6 features, the eraser was fitted on 5"),
         (["apply", "{0}/e", "{0}/x.npy", "-o", "{0}/out.txt"], r"ends in \.npy or \.parquet"),
         (["apply", "{0}/o", "{0}/x.npy"], "oracle eraser needs the labels"),
+        (["fit", "{0}/x.npy", "-c", "sex"], "one array without names"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "-f", "a"], "one array without names"),
+        (["fit", "{0}/both.npz", "-c", "z", "-c", "other"], "must be one array, got z, other"),
+        (["fit", "{0}/cut.npz", "-c", "z"], "not a whole NumPy file"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "--option", "strength=abc"], "strength must be a finite number"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "-m", "sal", "--option", "rank=a"], "wrong type"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "-o", "{0}/no/e"], "folder .* does not exist"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "-m", "inlp"], "use excise.fit in Python"),
+        (["apply", "{0}/e", "{0}/deep.npy", "-o", "{0}/out.parquet"], "more than two dimensions"),
+        (["apply", "{0}/e", "{0}/half.npy", "--rounding", "stochastic", "--seed", "-1"], "seed must not be negative"),
     ],
 )
 def test_bad_input_is_said_in_one_line(people, arguments, message):
@@ -175,6 +187,9 @@ def test_bad_input_is_said_in_one_line(people, arguments, message):
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:500])
     (folder / "cut.parquet").write_bytes((folder / "list.parquet").read_bytes()[:500])
     (folder / "x.csv").write_text("1,2")
+    (folder / "cut.npz").write_bytes((folder / "both.npz").read_bytes()[:500])
+    np.save(folder / "deep.npy", X.reshape(10, 100, 5))
+    np.save(folder / "half.npy", X.astype(np.float16))
     pq.write_table(pa.table({"f0": [1.0, None], "sex": ["f", "m"]}), folder / "nulls.parquet")
     pq.write_table(pa.table({"x": [[1.0], [1.0, 2.0]], "sex": ["f", "m"]}), folder / "ragged.parquet")
     excise.fit(X, z).save(folder / "e")

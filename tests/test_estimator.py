@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -114,6 +115,50 @@ def test_partial_fit_is_fit(people):
         eraser.partial_fit(X[order][i : i + 100], sensitive_features=sex[order][i : i + 100])
     assert np.allclose(eraser.transform(X), ConceptEraser().fit(X, sex).transform(X), atol=1e-12)
     assert eraser.eraser_.info["rows"] == 600
+
+
+def test_a_refused_batch_or_fit_leaves_nothing_half_done(people):
+    X, sex, y = people
+    for options in ({"kind": "categorical"}, {"method": "splince"}):
+        eraser = ConceptEraser(**options)
+        with pytest.raises(excise.ConceptError, match="10 rows, but there are 9 labels"):
+            eraser.partial_fit(X[:10], y[:10], sensitive_features=list("abcdefghi"))
+        with pytest.raises(NotFittedError):
+            eraser.transform(X)
+        eraser.partial_fit(X[:, :3], y, sensitive_features=sex)
+        assert eraser.moments_.concept.names == ("f", "m")
+    with pytest.raises(excise.ConceptError, match="one class only"):
+        eraser.fit(X, y, sensitive_features=["a"] * 600)
+    with pytest.raises(NotFittedError):
+        eraser.transform(X)
+
+
+def test_frames_whose_columns_are_not_strings(people):
+    X, sex, _ = people
+    expected = excise.erase(X, sex)
+    frame = pd.DataFrame(X).assign(**{"4": sex}).rename(columns={"4": 4})
+    assert np.allclose(ConceptEraser(concept_columns=[4]).fit_transform(frame), expected, atol=1e-12)
+    labels = pd.DataFrame({0: sex})
+    assert np.allclose(ConceptEraser().fit_transform(X, sensitive_features=labels), expected, atol=1e-12)
+    named = pd.DataFrame(X, columns=list("abcd")).assign(sex=sex)
+    for columns in (["sex", "sex"], pd.Index(["sex"])):
+        assert np.allclose(ConceptEraser(concept_columns=columns).fit_transform(named), expected, atol=1e-12)
+
+
+def test_every_method_by_name(people):
+    X, sex, y = people
+    for method in excise.fitting.METHODS:
+        eraser = ConceptEraser(method=method, method_options={"steps": 200} if method == "rlace" else None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", excise.ExciseWarning)
+            out = eraser.fit_transform(X, y if method == "splince" else None, sensitive_features=sex)
+        assert out.shape == X.shape
+        if method not in ("random", "inlp", "rlace"):
+            assert class_gap(out, sex) < 1e-9
+    with pytest.raises(excise.ExciseError, match="trains on all rows at once"):
+        ConceptEraser(method="inlp").partial_fit(X, sensitive_features=sex)
+    with pytest.raises(excise.ConceptError, match="both the concept and the task"):
+        ConceptEraser(method="splince").fit(X, y)
 
 
 def test_sample_weight(people):

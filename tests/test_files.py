@@ -88,8 +88,17 @@ def test_refused_files(data, tmp_path):
         with pytest.raises(excise.FileFormatError, match=message):
             excise.load(path)
     save_file({"left": arrays["left"]}, path, metadata={"excise": json.dumps(header)})
-    with pytest.raises(excise.FileFormatError, match="parts missing"):
+    with pytest.raises(excise.FileFormatError, match="parts missing or wrong"):
         excise.load(path)
+    short = arrays | {"right": arrays["right"][:2].copy()}
+    save_file(short, path, metadata={"excise": json.dumps(header)})
+    with pytest.raises(excise.FileFormatError, match=r"must be \(d, r\), \(d, r\)"):
+        excise.load(path)
+    save_file(arrays, path, metadata={"excise": json.dumps(header | {"format": "one"})})
+    with pytest.raises(excise.FileFormatError, match="no format number"):
+        excise.load(path)
+    excise.random_projection(4, 2, seed=np.int64(3)).save(path)
+    assert excise.load(path).info["seed"] == 3
     with pytest.raises(FileNotFoundError, match="no such file"):
         excise.load(tmp_path / "nothing")
     with pytest.raises(excise.FileFormatError, match="folder"):

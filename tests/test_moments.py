@@ -184,7 +184,7 @@ def test_class_moments_are_the_classes_moments():
 BAD = {
     "NaN": (lambda X, z: (np.where(X[3, 1] == X, np.nan, X), z), r"1 values that are NaN .*row 3, feature 1: nan"),
     "infinity": (lambda X, z: (np.where(X > 1e30, 0, np.where(X[5, 0] == X, np.inf, X)), z), "row 5, feature 0: inf"),
-    "overflow": (lambda X, z: (X * 1e200, z), "squares of X overflow"),
+    "overflow": (lambda X, z: (X * 1e200, z), r"squares of X \(times weights\) overflow"),
     "lengths": (lambda X, z: (X, z[:-1]), "20 rows, but there are 19 labels"),
     "width": (lambda X, z: (X[:, :2], z), "X has 2 features, expected 3"),
     "complex": (lambda X, z: (X + 1j, z), "X is complex"),
@@ -233,6 +233,52 @@ def test_bad_weights_and_sparse_and_frames():
         _ = Moments().mean_x
     with pytest.raises(InputError, match="0 sample"):
         excise.leace(Moments())
+
+
+def test_extreme_scales_are_exact_or_refused():
+    X, z = sample(9, 400, 3, 2)
+    X = X / X.std(0)
+    order = np.argsort(z)
+    X, z = X[order], z[order]
+    streamed = Moments()
+    for i in range(0, 400, 100):
+        streamed.update(X[i : i + 100] * 1e-140, z[i : i + 100], np.full(100, 1e150))
+    whole = Moments().update(X, z)
+    assert np.allclose(streamed.cov_xz * 1e140, whole.cov_xz, rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match="underflow"):
+        Moments().update(X * 1e-170, z)
+    with pytest.raises(InputError, match="underflow"):
+        Moments().update(X, X[:, 0] * 1e-170)
+    with pytest.raises(InputError, match="underflow"):
+        Moments().update(X, z, np.full(400, 1e-300))
+    m = Moments().update(X, z)
+    with pytest.raises(InputError, match="overflow float64 when joined"):
+        m.update(X + 1e155, z)
+    assert np.array_equal(m.cov_xx, whole.cov_xx)
+
+
+def test_errors_name_the_rows_of_the_caller():
+    X, z = sample(10, 40, 3, 2)
+    X[7, 1] = np.nan
+    w = np.ones(40)
+    w[:5] = 0
+    with pytest.raises(InputError, match="row 7, feature 1"):
+        Moments().update(X, z, w)
+    with pytest.raises(InputError, match="row 7, feature 1"):
+        ClassMoments().update(X, z)
+
+
+def test_class_moments_of_frames_widths_and_libraries():
+    import pandas as pd
+
+    X, z = sample(11, 60, 4, 2)
+    named = ClassMoments().update(X, pd.DataFrame({"b": np.where(z == 1, "x", "y")}))
+    assert named.to_moments().cov_xz.shape == (4, 2)
+    with pytest.raises(InputError, match="X has 3 features, expected 4"):
+        named.update(X[:, :3], pd.DataFrame({"b": z}))
+    mixed = ClassMoments().update(torch.from_numpy(X[z == 0]), z[z == 0]).update(X[z == 1], z[z == 1])
+    assert mixed.means.shape == (2, 4)
+    assert isinstance(sum([Moments().update(X[:30], z[:30]), Moments().update(X[30:], z[30:])]), Moments)
 
 
 def test_integers_are_read_as_float64():

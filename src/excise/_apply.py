@@ -27,10 +27,11 @@ from excise._array import (
 )
 from excise._chunks import chunked, worker_count
 from excise._rounding import round_randomly
+from excise._statistics import not_finite
 from excise.concept import Encoded
 from excise.errors import InputError
 
-__all__ = ["differentiable", "subtract_by_label", "subtract_projection"]
+__all__ = ["differentiable", "refuse_not_finite", "subtract_by_label", "subtract_projection"]
 
 FLOAT32_SAFE = 1e36  # factors beyond it do not fit into float32
 
@@ -84,15 +85,13 @@ def subtract_by_label(X: Array, z: Encoded, coefficients: Array, mean_z: Array, 
 
         return _edited(X, edit, dtype, seed)
     assert z.matrix is not None
-    matrix, per_column, average = (_placed(f, X, dtype) for f in (z.matrix, per_column, average))
+    centred = z.matrix - host(mean_z)  # before anything is rounded: the labels may have an offset
+    matrix, per_column = (_placed(f, X, dtype) for f in (centred, per_column))
 
     def edit_numbers(x: Array, begin: int, end: int, scratch: Array | None) -> tuple[Array, Array]:
-        product = (
-            np.matmul(matrix[begin:end], per_column, out=scratch)
-            if scratch is not None
-            else matrix[begin:end] @ per_column
-        )
-        return product - average, x
+        if scratch is None:
+            return matrix[begin:end] @ per_column, x
+        return np.matmul(matrix[begin:end], per_column, out=scratch), x
 
     return _edited(X, edit_numbers, dtype, seed)
 
@@ -127,7 +126,7 @@ def _edited(X: Array, edit: Edit, dtype: str, seed: int | None) -> Array:
         with exact_products(X):
             out, finite = _on_device(X, edit, dtype, seed)
     if not finite:
-        raise _not_finite(X)
+        raise refuse_not_finite(X)
     return out
 
 
@@ -156,8 +155,13 @@ def _on_host(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Array,
         exact = sys.modules["torch"].from_numpy(x) if through_torch else x
         target[begin:end] = exact if seed is None else round_randomly(exact, target.dtype, (seed, begin // rows))
 
+    def work_and_check(state: list[Any], begin: int, end: int) -> None:
+        work(state, begin, end)
+        if dtype_name(X) == "float16":  # its greatest number is 65504: an edit can leave its range
+            state[2] &= bool(np.isfinite(target[begin:end]).all())
+
     workers = worker_count() if n * d > 2**18 and not through_torch else 1
-    finite = all(state[2] for state in chunked(n, rows, start, work, workers))
+    finite = all(state[2] for state in chunked(n, rows, start, work_and_check, workers))
     return (target if through_torch or is_numpy(X) else sys.modules["torch"].from_numpy(target)), finite
 
 
@@ -174,18 +178,17 @@ def _on_device(X: Array, edit: Edit, dtype: str, seed: int | None) -> tuple[Arra
         finite = finite & xp.all(xp.isfinite(witness))
         exact = x - change
         out[begin:end] = exact if seed is None else round_randomly(exact, X.dtype, (seed, begin // rows))
+    if dtype_name(X) == "float16":
+        finite = finite & xp.all(xp.isfinite(out))
     return out, bool(finite)
 
 
-def _not_finite(X: Array) -> InputError:
+def refuse_not_finite(X: Array) -> InputError:
+    """The error for rows that are not finite, or do not fit into their dtype after the edit."""
     values = host(X)
-    bad = np.argwhere(~np.isfinite(values))
-    if not len(bad):
+    if np.isfinite(values).all():
         return InputError(
-            f"the edit overflows (largest |x| is {float(np.abs(values).max()):.3g}): rescale the features"
+            f"the edit leaves the range of {dtype_name(X)} (largest |x| is {float(np.abs(values).max()):.5g}): rescale the "
+            f"features, or use a wider dtype"
         )
-    row, column = bad[0]
-    return InputError(
-        f"X has {len(bad)} values that are NaN or infinite (first at row {row}, feature {column}: "
-        f"{values[row, column]}): remove or impute them"
-    )
+    return not_finite(X)

@@ -114,8 +114,15 @@ def check_features(X: Array, what: str = "X") -> Array:
             f"{what} is a data frame ({type(X).__module__.split('.')[0]}): pass its numbers ({what}.to_numpy()), or use "
             f"excise.ConceptEraser, which keeps the column names"
         )
+    if isinstance(X, np.ma.MaskedArray):
+        raise InputError(
+            f"{what} is a masked array ({int(np.sum(np.ma.getmaskarray(X)))} masked): impute or drop those values first"
+        )
     if isinstance(X, (list, tuple)):
-        X = np.asarray(X)
+        try:
+            X = np.asarray(X)
+        except ValueError:
+            raise InputError(f"{what} is a list of rows of unequal length: expected (n, d)") from None
     elif not array_api_compat.is_array_api_obj(X):
         raise InputError(f"{what} must be an array of features (..., d), got {type(X).__name__}")
     name = dtype_name(X)

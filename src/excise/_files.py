@@ -60,9 +60,16 @@ def write(path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array], 
     from safetensors.numpy import save
 
     stored = {name: np.ascontiguousarray(host(array)) for name, array in arrays.items()}
-    header = json.dumps({"format": FORMAT, "kind": kind, "versions": versions(), "about": about})
+    header = json.dumps({"format": FORMAT, "kind": kind, "versions": versions(), "about": about}, default=_plain)
     with replacing(path) as temporary:
         temporary.write_bytes(save(stored, metadata={"excise": header}))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as JSON values."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be saved")
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
@@ -89,6 +96,8 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, np.ndarray[Any, A
         version, kind, about = header["format"], header["kind"], header["about"]
     except (KeyError, ValueError, TypeError):
         raise FileFormatError(f"{path} is a safetensors file, but excise did not write it") from None
+    if not isinstance(version, int):
+        raise FileFormatError(f"{path} has no format number, got {version!r}: excise did not write it")
     if version > FORMAT:
         raise FileFormatError(
             f"{path} has format {version} (excise {header.get('versions', {}).get('excise')}); this excise reads up to "

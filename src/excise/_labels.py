@@ -7,8 +7,8 @@ decided in `concept.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ class Column:
 
     name: Name
     values: Values
+    categories: bool = False  # the labels came as a categorical type: never numbers
 
 
 def question(what: str) -> ConceptError:
@@ -93,7 +94,7 @@ def _checked(values: Values, name: Name) -> Values:
         types = {type(_plain(v)) if not isinstance(v, float) else float for v in flat}
         if types and types <= {int, float} and float in types:
             return _checked(values.astype(np.float64), name)
-        if types == {int}:
+        if types == {int} and all(abs(v) < 2**62 for v in flat):
             return values.astype(np.int64)
         return values
     raise ConceptError(
@@ -104,7 +105,10 @@ def _checked(values: Values, name: Name) -> Values:
 def _from_list(z: Sequence[Any]) -> Values:
     """np.asarray would turn [1, 'a'] and [True, 1] into one type; keep each label's own."""
     if len(z) and isinstance(z[0], (list, tuple, np.ndarray)):
-        return np.asarray(z)
+        if len({len(row) if hasattr(row, "__len__") else -1 for row in z}) > 1:
+            raise ConceptError("labels are lists of unequal length: pass one label per row, or rows of equal length")
+        types = {type(v) for row in z for v in row}
+        return np.asarray(z) if types <= {int} or types <= {float} or types <= {bool} else np.array(z, dtype=object)
     values = np.empty(len(z), dtype=object)
     values[:] = z
     types = {type(v) for v in z}
@@ -115,10 +119,13 @@ def _from_series(series: Any, name: Name) -> Column:
     import narwhals as nw
 
     _refuse_missing(np.asarray(series.is_null().to_numpy(), dtype=bool), name)
+    if series.dtype in (nw.Categorical, nw.Enum):
+        return Column(name, _checked(np.array(series.to_list(), dtype=object), name), categories=True)
     if series.dtype == nw.Boolean:
         return Column(name, np.asarray(series.to_numpy(), dtype=bool))
     if series.dtype.is_integer():
-        return Column(name, np.asarray(series.to_numpy(), dtype=np.int64))
+        values = np.asarray(series.to_numpy())
+        return Column(name, values if values.dtype.kind in "iu" else values.astype(np.int64))
     if series.dtype.is_float():
         return Column(name, _checked(np.asarray(series.to_numpy(), dtype=np.float64), name))
     return Column(name, _checked(np.array(series.to_list(), dtype=object), name))
@@ -130,12 +137,25 @@ def read_columns(z: Any, kind: str | None) -> list[Column]:
     Raises:
         ConceptError: missing or infinite labels, unreadable types, ambiguous 2-D integers.
     """
+    if isinstance(z, np.ma.MaskedArray):
+        raise ConceptError(
+            f"labels are a masked array ({int(np.sum(np.ma.getmaskarray(z)))} masked): drop the masked rows first"
+        )
+    if isinstance(z, Mapping):
+        columns = [
+            (name, read_columns(part, "categorical" if kind == "categorical" else None)) for name, part in z.items()
+        ]
+        if any(len(read) != 1 for _, read in columns):
+            raise ConceptError("a dict of labels must hold one column each")
+        return [replace(read[0], name=name) for name, read in columns]
+    if hasattr(z, "categories") and hasattr(z, "codes"):  # a bare pandas Categorical
+        return [Column(None, _checked(np.asarray(z, dtype=object), None), categories=True)]
     if not isinstance(z, (np.ndarray, list, tuple)):
         import narwhals as nw
 
         native = nw.from_native(z, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.DataFrame):
-            return [_from_series(native[name], name) for name in native.columns]
+            return [_from_series(column, column.name) for column in native.iter_columns()]
         if isinstance(native, nw.Series):
             return [_from_series(native, None)]
     if isinstance(z, (str, bytes)) or not any(hasattr(z, a) for a in ("__len__", "shape", "__array__")):
@@ -145,7 +165,7 @@ def read_columns(z: Any, kind: str | None) -> list[Column]:
         array = array[:, 0]
     if array.ndim == 1:
         return [Column(None, _checked(array, None))]
-    if array.ndim != 2:
+    if array.ndim != 2 or array.shape[1] == 0:
         raise ConceptError(f"labels have shape {array.shape}: expected (n,) or (n, k)")
     values = _checked(array, None)
     split = kind == "categorical" or values.dtype.kind == "O"
@@ -164,7 +184,7 @@ def distinct_numbers(values: Values, limit: int) -> Values:
 
 def classes_of(values: Values) -> tuple[list[Name], Values]:
     """Sorted class names and the code of each row: names[codes[i]] is the class of row i."""
-    if values.dtype.kind in "biu" and len(values):
+    if values.dtype.kind in "biu" and len(values) and int(values.max()) < 2**62:
         low, high = int(values.min()), int(values.max())
         if high - low < 4 * len(values) + 1024:  # count instead of sorting
             offset = values.astype(np.int64) - low

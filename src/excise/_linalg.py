@@ -35,9 +35,13 @@ EPS64 = float(np.finfo(np.float64).eps)
 INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
 
 
-def covariance_cutoff(d: int, eps: float) -> float:
-    """Eigenvalues of a d x d correlation matrix below this are rounding errors of the sums behind it."""
-    return 10.0 * eps * float(np.sqrt(d))
+def covariance_cutoff(d: int, eps: float, top: float) -> float:
+    """Eigenvalues of a d x d correlation matrix below this are rounding errors.
+
+    Entries are at most 1 and carry errors of `eps`, which add up like noise; the eigensolver adds its own, relative to the
+    greatest eigenvalue.
+    """
+    return 8.0 * eps * float(np.sqrt(d)) + 8.0 * EPS64 * top
 
 
 def correlation_cutoff(d: int, k: int) -> float:
@@ -60,7 +64,7 @@ def inverse_root(covariance: Array) -> Array:
     xp = namespace(covariance)
     scale = scales(xp.linalg.diagonal(covariance))
     values, vectors = xp.linalg.eigh(covariance / scale[:, None] / scale[None, :])
-    keep = values > 100 * covariance_cutoff(covariance.shape[0], EPS64)
+    keep = values > covariance_cutoff(covariance.shape[0], EPS64, float(values[-1]))
     return vectors[:, keep] / xp.sqrt(values[keep]) / scale[:, None]
 
 
@@ -96,8 +100,11 @@ def complement(U: Array) -> Array:
 
 
 def correlations_with(cov_xz: Array, cov_zz: Array, D: Array) -> Array:
-    """(d, rank of Z) correlations of the standardised features with the whitened concept; free of all units."""
-    return cov_xz / D[:, None] @ inverse_root(cov_zz)
+    """(d, k) correlations of the features with the columns of the concept; free of all units.
+
+    Not whitened: where two columns are almost the same, their small difference is still a direction.
+    """
+    return cov_xz / D[:, None] / scales(namespace(D).linalg.diagonal(cov_zz))[None, :]
 
 
 def least_dual(F: Whitening, U: Array) -> Array:
@@ -123,7 +130,7 @@ def inverse_root_psd(S: Array) -> Array:
     """The pseudo-inverse of S^1/2, with eigenvalues below rounding taken as zero."""
     xp = namespace(S)
     values, vectors = xp.linalg.eigh((S + S.T) / 2)
-    keep = values > covariance_cutoff(S.shape[0], EPS64) * values[-1]
+    keep = values > covariance_cutoff(S.shape[0], EPS64, 1.0) * values[-1]
     safe = xp.where(keep, values, xp.ones_like(values))
     return (vectors * xp.where(keep, 1.0 / xp.sqrt(safe), xp.zeros_like(values))) @ vectors.T
 
@@ -147,6 +154,10 @@ class Whitening(Protocol):
     def dropped(self) -> int: ...
     @property
     def rcond(self) -> float: ...
+    @property
+    def hidden(self) -> float:
+        """How much of the concept lies in directions below the cut-off, on the scale of a canonical correlation."""
+        ...
 
     def whiten(self, A: Array) -> Array:
         """F^-1 A"""
@@ -164,6 +175,7 @@ class _Cholesky:
     kept: int
     method: str = "cholesky"
     dropped: int = 0
+    hidden: float = 0.0
 
     def whiten(self, A: Array) -> Array:
         return _solve_triangular(self.lower, A, transposed=False)
@@ -179,6 +191,7 @@ class _Eigen:
     rcond: float
     kept: int
     dropped: int
+    hidden: float
     method: str = "eigen"
 
     def whiten(self, A: Array) -> Array:
@@ -196,27 +209,29 @@ def whitening(R: Array, A: Array, eps: float) -> Whitening:
     overwritten.
     """
     d = R.shape[0]
-    cutoff = covariance_cutoff(d, eps)
     xp = namespace(R)
     size = float(xp.linalg.vector_norm(R))  # at least the greatest eigenvalue
     diagonal = xp.linalg.diagonal(R) + 0.0
     lower = _cholesky(R)
     if lower is not None:
-        rcond = 1.0 / (size * _inverse_norm(lower))
-        if rcond > cutoff:
-            return _Cholesky(lower, rcond, kept=d)
+        smallest = 1.0 / _inverse_norm(lower)
+        if smallest > covariance_cutoff(d, eps, size):
+            return _Cholesky(lower, smallest / size, kept=d)
     _restore(R, diagonal)
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
-    low = values <= cutoff * top
+    cutoff = covariance_cutoff(d, eps, top)
+    low = values <= cutoff
     dropped = int(xp.sum(xp.astype(low, xp.int64)))
     # A direction below the cut-off has hardly any variance, but what there is may still be the concept: it stays, at
     # the cut-off, unless its correlation with the concept is a rounding error too. The rest is left untouched.
     part = vectors.T @ A
-    silent = low & (xp.sqrt(xp.sum(part * part, axis=1)) <= correlation_cutoff(*A.shape))
-    raised = xp.where(low, xp.full_like(values, cutoff * top), values)
+    loudness = xp.sqrt(xp.sum(part * part, axis=1))
+    silent = low & (loudness <= correlation_cutoff(*A.shape))
+    raised = xp.where(low, xp.full_like(values, cutoff), values)
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(raised))
-    return _Eigen(vectors, weights, max(float(values[0]) / top, 0.0), d - dropped, dropped)
+    hidden = float(xp.max(xp.where(low, loudness, xp.zeros_like(loudness)))) / float(np.sqrt(cutoff))
+    return _Eigen(vectors, weights, max(float(values[0]) / top, 0.0), d - dropped, dropped, hidden)
 
 
 def _cholesky(R: Array) -> Array | None:

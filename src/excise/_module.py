@@ -10,6 +10,7 @@ import torch
 from excise._apply import differentiable
 from excise._array import convert
 from excise.eraser import AffineEraser
+from excise.errors import InputError
 
 __all__ = ["EraserModule"]
 
@@ -28,6 +29,12 @@ class EraserModule(torch.nn.Module):
             self.register_buffer(name, convert(getattr(eraser, name), like, "float64").clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] != self.left.shape[0]:
+            raise InputError(
+                f"x has {x.shape[-1]} features (shape {tuple(x.shape)}), this eraser was fitted on {self.left.shape[0]}"
+            )
+        if not x.is_floating_point():
+            x = x.to(torch.float64)
         result: torch.Tensor = differentiable(x, self.left, self.right, self.center)
         return result
 

@@ -38,6 +38,8 @@ def check_rounding(rounding: str, like: Array) -> bool:
 def round_randomly(exact: Array, dtype: Any, seed: tuple[int, int]) -> Array:
     """`exact` (float32 or float64) as `dtype`: one of its two neighbours, the nearer one more often."""
     xp = namespace(exact)
+    most = float(namespace(exact).finfo(dtype).max) if not is_numpy(exact) else _greatest(dtype)
+    exact = xp.clip(exact, -most, most)  # beyond it there is only infinity, which would be an invention
     near = xp.astype(exact, dtype)
     wide = xp.astype(near, exact.dtype)
     low = _step(near, wide > exact, up=False)  # the greatest value <= exact
@@ -45,9 +47,11 @@ def round_randomly(exact: Array, dtype: Any, seed: tuple[int, int]) -> Array:
     below, above = xp.astype(low, exact.dtype), xp.astype(high, exact.dtype)
     gap = above - below
     share = xp.where(gap > 0, (exact - below) / xp.where(gap > 0, gap, xp.ones_like(gap)), xp.zeros_like(gap))
-    # The largest finite value has no neighbour to go to; infinity would be an invention.
-    up = (_uniform(exact, seed) < share) & xp.isfinite(above)
-    return xp.where(up, high, low)
+    return xp.where(_uniform(exact, seed) < share, high, low)
+
+
+def _greatest(dtype: Any) -> float:
+    return 2.0**128 - 2.0**120 if str(dtype) == "bfloat16" else float(np.finfo(dtype).max)
 
 
 def _step(x: Array, where: Array, up: bool) -> Array:

@@ -20,12 +20,13 @@ from excise._chunks import chunked, worker_count
 from excise.concept import Encoded
 from excise.errors import InputError
 
-__all__ = ["Statistics", "join", "of_batch", "spread_columns"]
+__all__ = ["Statistics", "join", "not_finite", "of_batch", "spread_columns"]
 
 EPS32, EPS64 = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 FLOAT64_WIDTH = 256  # up to so many features a float64 product costs little beside reading X
 WORKSPACE = 2**29  # bytes that the threads may hold in d x d matrices of their own
 PILOT_ROWS = 63
+TINY = 1e-290  # sums of squares below this have lost digits
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         shift = _shift(X)
         weights = np.ones(z.n) if weight is None else weight
         n = float(weights.sum())
+        if z.matrix is not None:  # numbers may have an offset too
+            shift_z = weights @ z.matrix / n
+            z = Encoded(z.n, z.k, matrix=z.matrix - shift_z)
         add_up = _sum_host if on_host(X) else _sum_device
         sums = add_up(X, shift, z, weight, track_xx, wide)
         xp = namespace(X)
         products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
         if not bool(xp.all(xp.isfinite(products))) or not bool(xp.all(xp.isfinite(total))):
-            raise _not_finite(X)
+            raise not_finite(X)
 
         # About the shift -> about the mean.
         offset = total / n  # (d,)
@@ -79,15 +83,25 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
             s_zz = np.diag(counts) - np.outer(counts, mean_z)
         else:
             assert z.matrix is not None
-            mean_z = weights @ z.matrix / n
+            mean_z = weights @ z.matrix / n  # what rounding left
             centred = z.matrix - mean_z
             s_zz = (centred * weights[:, None]).T @ centred
+            if (np.diag(s_zz) < TINY)[(centred != 0).any(axis=0)].any():
+                raise InputError(
+                    "the squares of the labels (times weights) underflow float64: rescale them, e.g. z / abs(z).max()"
+                )
         if not np.isfinite(s_zz).all():
             raise InputError("the squares of the labels overflow float64: rescale them, e.g. z / abs(z).max()")
         mean_z, s_zz = convert(mean_z, X), convert(s_zz, X)
+        low = (products if not track_xx else xp.linalg.diagonal(products)) < TINY
+        if bool(xp.any(low)) and bool(xp.any(X[:, low] != xp.astype(shift[low], X.dtype))):
+            raise InputError(
+                "the squares of some features (times weights) underflow float64: multiply the features by their scale"
+            )
         s_xz = cross.T - total[:, None] * mean_z[None, :]
         s_xx = products - n * offset[:, None] * offset[None, :] if track_xx else products - n * offset * offset
-        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps)
+        center_z = mean_z if z.codes is not None else mean_z + convert(shift_z, X)
+        return Statistics(n, z.n, shift + offset, center_z, s_xx, s_xz, s_zz, eps)
 
 
 def _shift(X: Array) -> Array:
@@ -196,7 +210,8 @@ def _sum_device(
     return sums
 
 
-def _not_finite(X: Array) -> InputError:
+def not_finite(X: Array) -> InputError:
+    """The error for features that are not finite, or whose squares are not."""
     values = host(X)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
@@ -206,8 +221,8 @@ def _not_finite(X: Array) -> InputError:
             f"{values[row, column]}): remove or impute them"
         )
     return InputError(
-        f"the squares of X overflow float64 (largest |x| is {float(np.abs(values).max()):.3g}): divide the features by "
-        f"their scale"
+        f"the squares of X (times weights) overflow float64 (largest |x| is {float(np.abs(values).max()):.3g}): divide the "
+        f"features by their scale"
     )
 
 
@@ -228,7 +243,7 @@ def join(a: Statistics, b: Statistics) -> Statistics:
     n = a.n + b.n
     # Written so that join(a, b) and join(b, a) are the same to the last bit.
     dx, dz = b.mean_x - a.mean_x, b.mean_z - a.mean_z
-    weight = a.n * b.n / n
+    weight = a.n * (b.n / n) if a.n >= b.n else b.n * (a.n / n)
     outer = weight * dx[:, None] * dx[None, :] if a.s_xx.ndim == 2 else weight * dx * dx
     return Statistics(
         n=n,

@@ -10,7 +10,7 @@ import numpy as np
 from excise import _files
 from excise._array import Array, as_rows, check_features, computable, convert, namespace
 from excise._labels import Name, name_order
-from excise._statistics import of_batch
+from excise._statistics import not_finite, of_batch
 from excise.concept import Concept, Encoded
 from excise.errors import ConceptError, InputError
 from excise.moments import Moments, check_weight, flat_labels
@@ -43,6 +43,8 @@ class ClassMoments:
         rows = as_rows(computable(X))
         if rows.shape[0] == 0:
             return self
+        if self.d is not None and X.shape[-1] != self.d:
+            raise InputError(f"X has {X.shape[-1]} features, expected {self.d}")
         labels = flat_labels(z, tuple(X.shape[:-1]))
         concept, encoded = (self._concept or Concept.of(labels)).extend(labels)
         if not concept.is_one_categorical:
@@ -53,7 +55,11 @@ class ClassMoments:
             raise ConceptError(f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row")
         weight = check_weight(sample_weight, rows.shape[0])
         parts = dict(self._parts)
-        for name, batch in _by_class(concept, encoded, rows, weight):
+        try:
+            batches = _by_class(concept, encoded, rows, weight)
+        except InputError:  # count rows as the caller does
+            raise not_finite(rows) from None
+        for name, batch in batches:
             key = name_order(name)
             parts[key] = parts[key].merge(batch) if key in parts else batch
         self._concept, self._parts = concept, parts
@@ -61,6 +67,8 @@ class ClassMoments:
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Moments of both data sets, classes joined by name, as a new object."""
+        if None not in (self.d, other.d) and self.d != other.d:
+            raise InputError(f"cannot merge ClassMoments of {self.d} and {other.d} features")
         if self._concept is None or other._concept is None:
             concept = self._concept or other._concept
         else:
@@ -88,7 +96,7 @@ class ClassMoments:
     @property
     def names(self) -> tuple[Name, ...]:
         """The classes that have rows."""
-        return tuple(name for name in self.concept.names if name_order(name) in self._parts)
+        return tuple(name for name in self.concept.blocks[0].names if name_order(name) in self._parts)
 
     @property
     def d(self) -> int | None:
@@ -102,14 +110,12 @@ class ClassMoments:
     @property
     def means(self) -> Array:
         """(k, d) mean of each class."""
-        parts = self._known()
-        return namespace(parts[0].mean_x).stack([part.mean_x for part in parts])
+        return _stacked([part.mean_x for part in self._known()])
 
     @property
     def covs(self) -> Array:
         """(k, d, d) population covariance of each class."""
-        parts = self._known()
-        return namespace(parts[0].mean_x).stack([part.cov_xx for part in parts])
+        return _stacked([part.cov_xx for part in self._known()])
 
     def to_moments(self) -> Moments:
         """The moments of all classes together."""
@@ -134,8 +140,7 @@ class ClassMoments:
             "rows": [part.rows for part in parts],
             "eps": [part.eps_xx for part in parts],
         }
-        xp = namespace(parts[0].mean_x)
-        arrays = {"mean_x": self.means, "s_xx": xp.stack([part.statistics.s_xx for part in parts])}
+        arrays = {"mean_x": self.means, "s_xx": _stacked([part.statistics.s_xx for part in parts])}
         _files.write(path, "ClassMoments", arrays, about)
 
     @staticmethod
@@ -153,6 +158,10 @@ class ClassMoments:
         return f"ClassMoments(classes={len(self._parts)}, n={sum(p.n for p in self._parts.values()):g}, d={self.d})"
 
 
+def _stacked(arrays: list[Array]) -> Array:
+    return namespace(arrays[0]).stack([convert(array, arrays[0]) for array in arrays])
+
+
 def _single(concept: Concept, name: Name) -> Concept:
     """The concept with one class only: joining such concepts by name gives the whole."""
     stored = concept.to_dict()
@@ -163,7 +172,7 @@ def _by_class(concept: Concept, encoded: Encoded, rows: Array, weight: Any) -> l
     out: list[tuple[Name, Moments]] = []
     codes = encoded.codes
     assert codes is not None
-    for code, name in enumerate(concept.names):
+    for code, name in enumerate(concept.blocks[0].names):
         keep = np.flatnonzero((codes == code) & (weight > 0 if weight is not None else True))
         if len(keep):
             batch = of_batch(

@@ -158,7 +158,7 @@ class Concept:
         parts: list[tuple[Values | None, Values | None]] = []
         at = 0
         for block in self.blocks:
-            joined, codes, numbers = _extend_block(block, columns[at : at + len(block.source)], self.asked)
+            joined, codes, numbers = _extend_block(block, columns[at : at + len(block.source)])
             at += len(block.source)
             blocks.append(joined)
             parts.append((codes, numbers))
@@ -191,7 +191,9 @@ class Concept:
                     f"same kind= for every part, e.g. Moments(concept=Concept.of(z, kind='continuous'))"
                 )
             names = _union(a.names, b.names) if a.kind == "categorical" else a.names
-            blocks.append(replace(a, names=names, guessed=a.guessed and b.guessed))
+            joined = replace(a, names=names, guessed=a.guessed and b.guessed, closed=a.closed and b.closed)
+            _refuse_a_third(joined, names)
+            blocks.append(joined)
         return replace(self, blocks=tuple(blocks))
 
     def positions_in(self, larger: Concept) -> list[int]:
@@ -228,6 +230,10 @@ def _block_of(column: Column, kind: Kind | None, classes: Sequence[Name] | None)
     if values.ndim == 2:
         return Block("continuous", source, tuple(range(values.shape[1])))
     guessed = False
+    if kind == "continuous" and classes is not None:
+        raise ConceptError("kind='continuous' has no classes: leave classes= out")
+    if column.categories and kind is None:
+        kind = "categorical"
     if kind is None and values.dtype.kind == "f":
         distinct = distinct_numbers(values, AMBIGUOUS)
         whole = bool((distinct == np.floor(distinct)).all())
@@ -236,12 +242,13 @@ def _block_of(column: Column, kind: Kind | None, classes: Sequence[Name] | None)
                 f"labels are floats with {len(distinct)} distinct whole values ({', '.join(f'{v:g}' for v in distinct[:6])}"
                 f"{', ...' if len(distinct) > 6 else ''})"
             )
-        kind = "categorical" if len(distinct) == 2 or classes is not None else "continuous"
+        # One value says nothing; as a class it can still become one of two when the next batch comes.
         guessed = len(distinct) <= 2 and classes is None
+        kind = "categorical" if guessed or classes is not None else "continuous"
     if kind == "continuous":
         if values.dtype.kind == "O":
             raise ConceptError(f"kind='continuous' needs numbers, got labels such as {values[0]!r}")
-        return Block("continuous", source, (0 if column.name is None else column.name,), guessed=guessed)
+        return Block("continuous", source, (0 if column.name is None else column.name,))
     names, _ = classes_of(values)
     if classes is not None:
         given, _ = classes_of(np.array(list(classes), dtype=object))
@@ -250,9 +257,15 @@ def _block_of(column: Column, kind: Kind | None, classes: Sequence[Name] | None)
     return Block("categorical", source, tuple(names), guessed=guessed)
 
 
-def _extend_block(
-    block: Block, columns: list[Column], asked: Kind | None
-) -> tuple[Block, Values | None, Values | None]:
+def _refuse_a_third(block: Block, names: tuple[Name, ...]) -> None:
+    if block.guessed and len(names) > 2:
+        raise question(
+            f"the first labels were floats with one or two distinct values ({_list(block.names)}) and were taken as classes; "
+            f"now there are others ({_list(_minus(names, block.names))})"
+        )
+
+
+def _extend_block(block: Block, columns: list[Column]) -> tuple[Block, Values | None, Values | None]:
     """The block with new classes, and either class codes (n,) or numbers (n, width)."""
     if block.kind == "continuous":
         values = columns[0].values
@@ -261,8 +274,6 @@ def _extend_block(
         numbers = values.reshape(len(values), -1).astype(np.float64)
         if numbers.shape[1] != len(block.names):
             raise ConceptError(f"labels have {numbers.shape[1]} numeric columns, the concept has {len(block.names)}")
-        if block.guessed and len(distinct_numbers(numbers[:, 0], 2)) > 2:
-            block = replace(_block_of(columns[0], asked, None), names=block.names, guessed=False)
         return block, None, numbers
     if columns[0].values.ndim == 2:
         raise ConceptError("the concept is categorical, got numeric columns")
@@ -273,12 +284,8 @@ def _extend_block(
     unknown = _minus(batch, block.names)
     if unknown and block.closed:
         _refuse_unknown(batch, block.names)
-    if unknown and block.guessed and columns[0].values.dtype.kind == "f":
-        raise question(
-            f"the first labels were floats with two distinct values ({_list(block.names)}) and were taken as two classes; "
-            f"now there are others ({_list(unknown)})"
-        )
     names = _union(block.names, batch)
+    _refuse_a_third(block, names)
     place = {name_order(name): i for i, name in enumerate(names)}
     where = np.array([place[name_order(name)] for name in batch], dtype=np.int64)
     return replace(block, names=names), where[codes], None

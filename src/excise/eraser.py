@@ -48,6 +48,13 @@ class AffineEraser:
     info: dict[str, Any] = field(default_factory=dict)
     components: Array | None = None  # (d, q): coordinates of what is kept, for methods that reduce the dimension
 
+    def __post_init__(self) -> None:
+        shapes = tuple(self.left.shape), tuple(self.right.shape), tuple(self.center.shape)
+        if len(shapes[0]) != 2 or shapes[0] != shapes[1] or shapes[2] != shapes[0][:1]:
+            raise InputError(
+                f"left, right and center must be (d, r), (d, r) and (d,), got {', '.join(map(str, shapes))}"
+            )
+
     def __call__(self, X: Array, rounding: str = "nearest", seed: int | None = None) -> Array:
         """Erase from X (..., d), any float dtype; the same library, dtype, device and shape come back.
 
@@ -62,12 +69,13 @@ class AffineEraser:
         """
         X = _check_width(X, self.d)
         random = check_rounding(rounding, X)
-        if is_torch(X) and X.requires_grad and not random and namespace(X).is_grad_enabled():
-            factors = (convert(f, X, "float64") for f in (self.left, self.right, self.center))
-            return differentiable(X, *factors)
         rows = as_rows(computable(X))
         out = subtract_projection(rows, self.left, self.right, self.center, _seed(random, seed))
-        return give_back(out.reshape(X.shape), X)
+        out = give_back(out.reshape(X.shape), X)
+        if not needs_gradient(X):
+            return out
+        factors = (convert(f, X, "float64") for f in (self.left, self.right, self.center))
+        return with_gradient_of(out, differentiable(X, *factors))
 
     def transform(self, X: Array) -> Array:
         """The (..., q) coordinates of what is kept, for methods that reduce the dimension (Fair PCA).
@@ -166,7 +174,8 @@ class OracleEraser:
         if encoded.n != rows.shape[0]:
             raise ConceptError(f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row")
         out = subtract_by_label(rows, encoded, self.coefficients, self.mean_z, _seed(random, seed))
-        return give_back(out.reshape(X.shape), X)
+        out = give_back(out.reshape(X.shape), X)
+        return with_gradient_of(out, X) if needs_gradient(X) else out  # the edit depends on the label alone
 
     @property
     def d(self) -> int:
@@ -204,10 +213,21 @@ def _check_width(X: Array, d: int) -> Array:
     return X
 
 
+def needs_gradient(X: Array) -> bool:
+    return is_torch(X) and X.requires_grad and bool(namespace(X).is_grad_enabled())
+
+
+def with_gradient_of(value: Array, smooth: Array) -> Array:
+    """`value` to the bit, with the gradient of `smooth`."""
+    return value + (smooth - smooth.detach())
+
+
 def _seed(random: bool, seed: int | None) -> int | None:
     """The seed of the rounding: None to round to nearest, a fresh one where none was given."""
     if not random:
         return None
+    if seed is not None and seed < 0:
+        raise ExciseError(f"seed must not be negative, got {seed}")
     return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
 
 
@@ -215,6 +235,8 @@ def placed(factor: Array, device: Any, dtype: Any) -> Array:
     """A factor on another device, in another dtype; None leaves it."""
     name = None if dtype is None else str(np.dtype(dtype) if not str(dtype).startswith("torch.") else dtype)
     name = None if name is None else name.rsplit(".", 1)[-1]
+    if device is None and str(dtype).startswith("torch.") and not is_torch(factor):
+        device = "cpu"  # a PyTorch dtype means PyTorch
     if device is None:
         return convert(factor, factor, name)
     if device == "numpy":

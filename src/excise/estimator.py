@@ -65,6 +65,9 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     __metadata_request__partial_fit: ClassVar = {"sensitive_features": True}
     __metadata_request__transform: ClassVar = {"sensitive_features": True}
 
+    moments_: Any
+    task_moments_: Any
+
     def __init__(
         self,
         method: str = "leace",
@@ -92,7 +95,11 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **(self.method_options or {}))
             return self
         self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
-        _ = self.eraser_  # solve now, so that what cannot be erased fails here
+        try:
+            _ = self.eraser_  # solve now, so that what cannot be erased fails here
+        except ExciseError:
+            del self.moments_
+            raise
         return self
 
     def partial_fit(
@@ -105,16 +112,20 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "moments_")
         features, concept = self._split(X, reset=first)
         z, task = self._find_concept(y, sensitive_features, concept)
-        if first:
-            given = Concept.of(z, kind=self.kind, cross=self.cross) if self.kind is not None or self.cross else None
-            by_class = method.takes == "class moments" or (self.method_options or {}).get("constraint") == "covariance"
-            self.moments_ = ClassMoments(given) if by_class else Moments(concept=given, track_xx=method.covariance)
-            self.task_moments_ = Moments(track_xx=False) if method.takes == "task" else None
-        self.moments_.update(features, z, sample_weight)
-        if self.task_moments_ is not None:
-            self.task_moments_.update(features, task, sample_weight)
+        moments = self._empty(method, z) if first else self.moments_
+        task_moments = None
+        if method.takes == "task":  # a new object, so that a refused batch changes neither of the two
+            batch = Moments(track_xx=False).update(features, task, sample_weight)
+            task_moments = batch if first else self.task_moments_ + batch
+        moments.update(features, z, sample_weight)
+        self.moments_, self.task_moments_ = moments, task_moments
         self.__dict__.pop("_eraser", None)
         return self
+
+    def _empty(self, method: Method, z: Any) -> Any:
+        given = Concept.of(z, kind=self.kind, cross=self.cross) if self.kind is not None or self.cross else None
+        by_class = method.takes == "class moments" or (self.method_options or {}).get("constraint") == "covariance"
+        return ClassMoments(given) if by_class else Moments(concept=given, track_xx=method.covariance)
 
     def _method(self) -> Method:
         return check_method(self.method, self.method_options or {})
@@ -192,9 +203,9 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         frame = nw.from_native(X, eager_only=True, pass_through=True)
         at = self._concept_positions()
         if isinstance(frame, nw.DataFrame):
-            names = [frame.columns[i] for i in at]
-            concept = frame.select(names).to_native()
-            rest: Any = frame.drop(names).to_numpy()
+            columns = list(frame.iter_columns())
+            concept: Any = {columns[i].name: columns[i].to_native() for i in at}
+            rest: Any = np.column_stack([column.to_numpy() for i, column in enumerate(columns) if i not in at])
         else:
             X = np.asarray(X)
             concept, rest = X[:, at], np.delete(X, at, axis=1)
@@ -206,7 +217,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return []
         names = list(getattr(self, "feature_names_in_", []))
         out: list[int] = []
-        for column in chosen if isinstance(chosen, (list, tuple, np.ndarray)) else [chosen]:
+        for column in [chosen] if isinstance(chosen, (str, int, np.integer)) else list(chosen):
             if isinstance(column, str):
                 if column not in names:
                     known = f"columns are {', '.join(names)}" if names else "X has no column names"
@@ -218,7 +229,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 out.append(int(column) % self.n_features_in_)
         if len(set(out)) == self.n_features_in_:
             raise ExciseError("concept_columns names every column of X: there are no features left to erase from")
-        return out
+        return list(dict.fromkeys(out))
 
 
 def _as_numbers(X: Any) -> Any:

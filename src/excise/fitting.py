@@ -13,7 +13,7 @@ from excise._array import Array
 from excise.class_moments import ClassMoments
 from excise.concept import Concept
 from excise.eraser import AffineEraser, OracleEraser
-from excise.errors import ExciseError, FileFormatError
+from excise.errors import ExciseError, FileFormatError, InputError
 from excise.methods.fair_pca import fair_pca
 from excise.methods.inlp import inlp
 from excise.methods.leace import leace
@@ -213,5 +213,5 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise FileFormatError(f"{path} holds a {kind}, which this excise does not know: upgrade excise")
     try:
         return KINDS[kind].from_stored(arrays, about)
-    except (KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} holds a {kind} with parts missing ({error})") from None
+    except (KeyError, TypeError, InputError) as error:
+        raise FileFormatError(f"{path} holds a {kind} with parts missing or wrong ({error})") from None

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from excise import _files
-from excise._array import Array, as_rows, check_features, computable, convert, describe_device, host
-from excise._statistics import Statistics, join, of_batch, spread_columns
+from excise._array import Array, as_rows, check_features, computable, convert, describe_device, host, namespace
+from excise._statistics import Statistics, join, not_finite, of_batch, spread_columns
 from excise.concept import Concept
 from excise.errors import ConceptError, InputError
 
@@ -56,17 +56,23 @@ class Moments:
             raise InputError(f"X has shape {tuple(X.shape)}: there are no features")
         lead = tuple(X.shape[:-1])
         rows = as_rows(computable(X))
-        if rows.shape[0] == 0:
-            return self
         labels = flat_labels(z, lead)
+        if rows.shape[0] == 0 and len(labels) == 0:
+            return self
         concept, encoded = (self._concept or Concept.of(labels)).extend(labels)
         if encoded.n != rows.shape[0]:
             raise ConceptError(f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row")
         weight = check_weight(sample_weight, rows.shape[0])
         if weight is not None and not weight.all():
             keep = weight > 0
-            rows, encoded, weight = rows[convert(np.flatnonzero(keep), rows)], encoded.rows(keep), weight[keep]
-        self._add(of_batch(rows, encoded, weight, self._track_xx), concept)
+            counted, encoded, weight = rows[convert(np.flatnonzero(keep), rows)], encoded.rows(keep), weight[keep]
+            try:
+                batch = of_batch(counted, encoded, weight, self._track_xx)
+            except InputError:  # count rows as the caller does
+                raise not_finite(rows) from None
+        else:
+            batch = of_batch(rows, encoded, weight, self._track_xx)
+        self._add(batch, concept)
         return self
 
     def _add(self, batch: Statistics, concept: Concept) -> None:
@@ -75,7 +81,14 @@ class Moments:
             return
         assert self._concept is not None
         old = spread_columns(self._statistics, self._concept.positions_in(concept), concept.k)
-        self._statistics, self._concept = join(old, _moved(batch, old.mean_x)), concept
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            joined = join(old, _moved(batch, old.mean_x))
+        xp = namespace(joined.s_xx)
+        if not bool(xp.all(xp.isfinite(joined.s_xx))) or not bool(xp.all(xp.isfinite(joined.s_zz))):
+            raise InputError(
+                "the squares of X or of the labels overflow float64 when joined: divide them by their scale"
+            )
+        self._statistics, self._concept = joined, concept
 
     def merge(self, other: Moments) -> Moments:
         """Moments of both data sets, as a new object; the order does not matter, classes are joined by name.
@@ -104,6 +117,9 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         return self.merge(other) if isinstance(other, Moments) else NotImplemented
+
+    def __radd__(self, other: Any) -> Moments:
+        return self if other == 0 else NotImplemented  # sum([...]) starts at 0
 
     @property
     def statistics(self) -> Statistics:
@@ -231,6 +247,7 @@ def flat_labels(z: Any, lead: tuple[int, ...]) -> Any:
     """Labels of shape (*lead,) or (*lead, k) for features of shape (*lead, d), as (n,) or (n, k)."""
     shape = getattr(z, "shape", None)
     if len(lead) > 1 and shape is not None and tuple(shape[: len(lead)]) == lead:
+        z = z if hasattr(z, "reshape") else np.asarray(z)
         return z.reshape((-1, *shape[len(lead) :]))
     return z
 

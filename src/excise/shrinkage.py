@@ -26,6 +26,8 @@ def shrink(S: Array, n: float, method: Shrinkage) -> tuple[Array, float]:
     """
     if method == "none":
         return S, 0.0
+    if method not in ("oas", "optimal"):
+        raise ExciseError(f"shrinkage must be 'none', 'oas' or 'optimal', got {method!r}")
     a = intensity(S, n, method)
     xp = namespace(S)
     d = S.shape[0]
@@ -50,6 +52,4 @@ def intensity(S: Array, n: float, method: Shrinkage) -> float:
         # alpha = mean of S_ij^2, mu = mean of S_ii
         alpha, mu = square / d**2, trace / d
         return min(1.0, (alpha + mu**2) / ((n + 1.0) * (alpha - mu**2 / d)))
-    if method == "optimal":
-        return min(1.0, (trace**2 / n) / (square - spherical))
-    raise ExciseError(f"shrinkage must be 'none', 'oas' or 'optimal', got {method!r}")
+    return min(1.0, (trace**2 / n) / (square - spherical))

@@ -84,6 +84,10 @@ class TransportEraser:
             )
         rows = as_rows(computable(X))
         encoded = self.concept.read(flat_labels(z, tuple(X.shape[:-1])))
+        if len(self.names) != encoded.k:
+            raise ConceptError(
+                f"the concept has {encoded.k} classes, but only {len(self.names)} of them had rows to fit on"
+            )
         if encoded.n != rows.shape[0]:
             raise ConceptError(f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row")
         xp = namespace(rows)

@@ -279,12 +279,58 @@ def test_few_rows_are_said(rng):
             excise.fit(rng.standard_normal((30, 5)), np.arange(30) % 2)
 
 
+def test_an_offset_of_a_continuous_concept_costs_no_digits(rng):
+    zc = rng.standard_normal(2000)
+    X = rng.standard_normal((2000, 5)) + zc[:, None]
+    z = 1e9 + zc
+    exact = z - 1e9  # what float64 kept of it
+    assert correlation(X, exact) > 0.5
+    assert correlation(excise.erase(X, z), exact) < 1e-12
+    assert correlation(excise.erase(X, z, method="oracle"), exact) < 1e-12
+
+
+def test_almost_equal_columns_of_a_concept_are_two(rng):
+    zc, w = rng.standard_normal((2, 3000))
+    X = rng.standard_normal((3000, 6)) + np.outer(zc, rng.standard_normal(6)) + np.outer(w, rng.standard_normal(6))
+    eraser = excise.fit(X, np.stack([zc, zc + 1e-7 * w], axis=1))
+    assert eraser.rank == 2
+    assert correlation(X, w) > 0.2
+    assert correlation(eraser(X), w) < 1e-5
+    assert correlation(eraser(X), zc) < 1e-12
+
+
+def test_constant_features_stay_to_the_last_bit(rng):
+    for _ in range(50):
+        X = rng.standard_normal((300, 4))
+        X[:, 1] = rng.standard_normal()
+        eraser = excise.fit(X, rng.integers(0, 5, 300))
+        assert np.array_equal(eraser(X)[:, 1], X[:, 1])
+
+
+def test_wide_float32_is_close_to_optimal_and_says_when_it_cannot_be(rng):
+    n, d = 20_000, 300
+    z = rng.integers(0, 2, n)
+    common = rng.standard_normal(n)[:, None]
+    noise = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-1, 1, d)
+    noise[:, 0] += 3 * z
+    noise = noise @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    X = (common + 0.01 * noise).astype(np.float32)  # one dominant direction
+    narrow, exact = excise.fit(X, z), excise.fit(X.astype(float), z)
+    edits = [mean_squared_edit(X, e(X.astype(float))) for e in (narrow, exact)]
+    assert edits[0] < 1.02 * edits[1]
+    assert narrow.info["canonical_correlations"][0] == pytest.approx(exact.info["canonical_correlations"][0], abs=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(excise.ExciseWarning, match=r"directions of X that hardly vary.*float64"):
+            excise.fit((common + 0.0005 * noise).astype(np.float32), z)
+
+
 def test_what_cannot_be_erased_is_refused(rng):
     X = rng.standard_normal((12, 2))
     with pytest.raises(excise.ConceptError, match=r"one class only \('yes', 12 rows\).*at least two classes"):
         excise.fit(X, ["yes"] * 12)
     with pytest.raises(excise.ConceptError, match="constant over all 12 rows"):
-        excise.fit(X, np.full(12, 0.5))
+        excise.fit(X, np.full(12, 0.5), kind="continuous")
     with pytest.raises(excise.InputError, match=r"1 sample \(row\)"):
         excise.fit(X[:1], ["a"])
     with pytest.raises(excise.ExciseError, match="method must be one of leace"):

@@ -19,5 +19,5 @@ def main() -> None:
 
     try:
         app()
-    except (ExciseError, FileNotFoundError) as error:
+    except (ExciseError, OSError) as error:
         sys.exit(f"error: {error}")

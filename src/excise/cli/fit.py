@@ -59,6 +59,9 @@ def fit(
     found = check_method(method, options)  # before any long work
     if found.takes != "moments":
         raise ExciseError(f"method {method!r} is not fitted from one pass over files: use excise.fit in Python")
+    for target in (output, save_moments):
+        if target is not None and not target.parent.is_dir():
+            raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
     table = open_table(x, z, features, concept)
     if table.z is None:
         raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
@@ -71,7 +74,12 @@ def fit(
     if save_moments is not None:
         m.save(save_moments)
     with plain_warnings():
-        eraser = fit_moments(m, method, **options)
+        try:
+            eraser = fit_moments(m, method, **options)
+        except TypeError as error:
+            raise ExciseError(
+                f"an option of {method} has the wrong type ({error}): {', '.join(option or [])}"
+            ) from None
     eraser.save(output)
     names = [str(name) for name in m.concept.names]
     shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")

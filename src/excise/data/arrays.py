@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -33,18 +34,27 @@ def open_array(path: Path, key: str | None, what: str) -> ArraySource:
         InputError: no such array in the .npz file.
     """
     try:
-        loaded: Any = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise FileFormatError(f"{path} is not a whole NumPy file ({error})") from None
-    if path.suffix == ".npz":
-        names = list(loaded.files)
-        if key is None:
-            if len(names) != 1 and what not in names:
-                raise InputError(f"{path} holds the arrays {', '.join(names)}: say which one is {what}")
-            key = what if what in names else names[0]
-        if key not in names:
-            raise InputError(f"{path} has no array {key!r}; it holds {', '.join(names)}")
-        loaded = loaded[key]
+        if path.suffix == ".npy":
+            loaded: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                loaded = archive[_chosen(path, list(archive.files), key, what)]
+    except InputError:
+        raise
+    except (ValueError, EOFError, OSError, BadZipFile):
+        raise FileFormatError(
+            f"{path} is not a whole NumPy file of numbers or strings (Python objects are never read)"
+        ) from None
     if loaded.ndim == 0:
         raise InputError(f"{path} holds a single number, expected an array")
     return ArraySource(loaded)
+
+
+def _chosen(path: Path, names: list[str], key: str | None, what: str) -> str:
+    if key is None:
+        if len(names) != 1 and what not in names:
+            raise InputError(f"{path} holds the arrays {', '.join(names)}: say which one is {what}")
+        return what if what in names else names[0]
+    if key not in names:
+        raise InputError(f"{path} has no array {key!r}; it holds {', '.join(names)}")
+    return key

@@ -104,8 +104,8 @@ def open_table(
         xs: Source = ParquetMatrix(path, list(features) if features else None, names if z is None else [])
         d = _parquet_width(xs)
     else:
-        xs = open_array(path, features[0] if features else None, "X")
-        if xs.array.ndim < 2:
+        xs = open_array(path, _one_name(path, features, "features"), "X")
+        if xs.array.ndim < 2 or 0 in xs.array.shape:
             raise InputError(f"{path} has shape {xs.array.shape}: features must be (n, d)")
         d = int(xs.array.shape[-1])
     zs = None if z is None and not names else _labels(_existing(z) if z is not None else path, names)
@@ -120,10 +120,23 @@ def _labels(path: Path, names: list[str]) -> Source:
     if path.suffix == ".parquet":
         columns = names or list(open_parquet(path).schema_arrow.names)
         return ParquetFrame(path, columns)
-    if path.suffix == ".npz" or len(names) <= 1:
-        source: ArraySource = open_array(path, names[0] if names else None, "z")
-        return source
-    raise InputError(f"{path} has no columns to choose from: concept= is for Parquet and .npz")
+    source: ArraySource = open_array(path, _one_name(path, names, "labels"), "z")
+    return source
+
+
+def _one_name(path: Path, names: Sequence[str] | None, what: str) -> str | None:
+    """The array of a .npz file by its name; a .npy file has no names."""
+    if not names:
+        return None
+    if path.suffix == ".npy":
+        raise InputError(
+            f"{path} is one array without names, so {', '.join(names)} cannot be chosen from it: pass the {what} as a file of their own"
+        )
+    if len(names) > 1:
+        raise InputError(
+            f"{path}: the {what} must be one array, got {', '.join(names)}; stack them, or use Parquet for several columns"
+        )
+    return names[0]
 
 
 def _parquet_width(source: Any) -> int:

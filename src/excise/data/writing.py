@@ -34,6 +34,8 @@ def apply_to_file(
     writers = {".npy": _write_npy, ".parquet": _write_parquet}
     if path.suffix not in writers:
         raise ExciseError(f"cannot write {path}: expected a file that ends in {' or '.join(writers)}")
+    if path.suffix == ".parquet" and not isinstance(table.x, ParquetMatrix) and table.x.array.ndim != 2:  # type: ignore[attr-defined]
+        raise ExciseError(f"cannot write {path}: the features have more than two dimensions; write a .npy file")
     with replacing(path) as temporary:
         writers[path.suffix](transform, table, temporary, progress or (lambda rows: None))
 

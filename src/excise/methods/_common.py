@@ -5,12 +5,22 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from excise._array import Array, describe_device, host, namespace
 from excise._files import versions
-from excise.errors import ConceptError, ExciseWarning, InputError
+from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.moments import Moments
 
-__all__ = ["correlation_matrix", "describe", "require_concept", "warn_few_rows", "warn_rank_zero"]
+__all__ = [
+    "check_strength",
+    "correlation_matrix",
+    "describe",
+    "require_concept",
+    "warn_few_rows",
+    "warn_hidden",
+    "warn_rank_zero",
+]
 
 ROWS_PER_FEATURE = 10
 
@@ -22,6 +32,8 @@ def require_concept(m: Moments) -> None:
         InputError: no rows, or one.
         ConceptError: one class, or a continuous concept that is constant.
     """
+    if not isinstance(m, Moments):
+        raise InputError(f"expected Moments, got {type(m).__name__}: Moments().update(X, z), or use excise.fit(X, z)")
     if m.rows < 2:
         raise InputError(f"{m.rows} sample (row) of data is too few: at least two are needed to erase a concept")
     xp = namespace(m.cov_zz)
@@ -41,10 +53,26 @@ def warn_few_rows(m: Moments) -> None:
     if m.n < ROWS_PER_FEATURE * m.d:
         warnings.warn(
             f"{m.n:g} rows for {m.d} features: the concept is gone from these rows, but on new ones a linear model can "
-            f"expect to find about d/n = {m.d / m.n:.2g} of the variance again; more rows help",
+            f"expect to find about d/n = {min(1.0, m.d / m.n):.2g} of the variance again; more rows help",
             ExciseWarning,
             stacklevel=4,
         )
+
+
+def warn_hidden(hidden: float) -> None:
+    if hidden > 0.05:
+        warnings.warn(
+            f"the concept shows in directions of X that hardly vary (below what the arithmetic can resolve; canonical "
+            f"correlation about {min(1.0, hidden):.2g}): it is erased, but by a larger edit than the smallest possible; pass X as "
+            f"float64, or drop features that are almost copies of others",
+            ExciseWarning,
+            stacklevel=4,
+        )
+
+
+def check_strength(strength: float) -> None:
+    if isinstance(strength, str) or not np.isfinite(strength):
+        raise ExciseError(f"strength must be a finite number, got {strength!r}")
 
 
 def warn_rank_zero() -> None:

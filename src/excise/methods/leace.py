@@ -15,6 +15,7 @@ from excise._linalg import (
     basis,
     correlations_with,
     force_dual,
+    inverse_root,
     least_dual,
     scales,
     singular_values,
@@ -22,7 +23,15 @@ from excise._linalg import (
 )
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.methods._common import (
+    check_strength,
+    correlation_matrix,
+    describe,
+    require_concept,
+    warn_few_rows,
+    warn_hidden,
+    warn_rank_zero,
+)
 from excise.moments import Moments
 from excise.shrinkage import Shrinkage, shrink
 
@@ -59,8 +68,9 @@ def leace(
     [[1.0, 0.0], [1.0, 0.0]]
     """
     require_concept(m)
-    if not np.isfinite(strength):
-        raise ExciseError(f"strength must be a finite number, got {strength}")
+    check_strength(strength)
+    if isinstance(limit_norm, np.bool_):
+        limit_norm = bool(limit_norm)
     assert m.d is not None
     warn_few_rows(m)
     with small_products(m.d):
@@ -71,17 +81,19 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
     D = scales(m.var_x)  # (d,)
     R = correlation_matrix(m, D)  # (d, d)
     R, intensity = shrink(R, m.n, shrinkage)
-    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, rank of Z)
-    U, correlations = basis(A)  # (d, r)
+    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, k)
+    U, _ = basis(A)  # (d, r)
     F = whitening(R, A, m.eps_xx)
     xp = namespace(U)
     if U.shape[1] == 0:
         warn_rank_zero()
-        V, canonical = U, correlations
+        V = U
     else:
         V = least_dual(F, U)
-        canonical = singular_values(F.whiten(U) * correlations[None, :])
-    left, right = U * D[:, None], V / D[:, None]
+        warn_hidden(F.hidden)
+    canonical = singular_values(F.whiten(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz)))[: U.shape[1]]
+    varies = xp.astype(m.var_x > 0, D.dtype)  # constant features stay as they are, to the last bit
+    left, right = U * (D * varies)[:, None], V * (varies / D)[:, None]
 
     mix = 1.0
     if limit_norm is not False and U.shape[1]:
