@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import excise
 from excise import ConceptEraser
+from excise.fitting import METHODS
 from measure import class_gap, covariance
 
 CHECKS = list(estimator_checks_generator(ConceptEraser(), legacy=True))
@@ -147,7 +148,7 @@ def test_frames_whose_columns_are_not_strings(people):
 
 def test_every_method_by_name(people):
     X, sex, y = people
-    for method in excise.fitting.METHODS:
+    for method in METHODS:
         eraser = ConceptEraser(method=method, method_options={"steps": 200} if method == "rlace" else None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", excise.ExciseWarning)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from excise._array import Array, convert, is_cupy, is_numpy, is_torch, namespace
+from excise._array import Array, convert, host, is_cupy, is_numpy, is_torch, namespace
 
 __all__ = [
     "INFEASIBLE",
@@ -24,6 +24,7 @@ __all__ = [
     "inverse_root",
     "inverse_root_psd",
     "least_dual",
+    "rank_psd",
     "root_psd",
     "scales",
     "share_outside",
@@ -124,6 +125,12 @@ def root_psd(S: Array) -> Array:
     xp = namespace(S)
     values, vectors = xp.linalg.eigh((S + S.T) / 2)
     return (vectors * xp.sqrt(xp.where(values > 0, values, xp.zeros_like(values)))) @ vectors.T
+
+
+def rank_psd(S: Array) -> int:
+    """Rank of a positive semi-definite matrix, by the same cut-off as its inverse root."""
+    values = np.linalg.eigvalsh(host((S + S.T) / 2))
+    return int((values > covariance_cutoff(S.shape[0], EPS64, 1.0) * values[-1]).sum())
 
 
 def inverse_root_psd(S: Array) -> Array:

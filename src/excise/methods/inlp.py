@@ -81,7 +81,7 @@ def inlp(
             B = _joined(B, weights)
         if B.shape[1] == d:
             break
-    at_chance = quiet >= len(groups)
+    at_chance = quiet >= len(groups) or B.shape[1] == d  # without features there is nothing but chance
     if not at_chance:
         last = history[-1]
         warnings.warn(

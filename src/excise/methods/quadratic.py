@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from excise._array import Array, namespace
-from excise._linalg import inverse_root_psd, root_psd, scales
+from excise._linalg import inverse_root_psd, rank_psd, root_psd, scales
 from excise.class_moments import ClassMoments
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.methods._common import describe, require_concept
@@ -83,10 +83,12 @@ def quadratic(
 def _barycentre(covs: list[Array], weights: Any, tolerance: float, most: int) -> tuple[Array, dict[str, Any]]:
     xp = namespace(covs[0])
     if len(covs) == 2:
-        T = transport_map(covs[0], covs[1])
+        # From the class of lower rank: no linear map can make variance where a class has none, so the other gives way.
+        a, b = (0, 1) if rank_psd(covs[0]) <= rank_psd(covs[1]) else (1, 0)
+        T = transport_map(covs[a], covs[b])
         eye = xp.eye(T.shape[0], dtype=T.dtype, device=T.device)
-        mixed = float(weights[0]) * eye + float(weights[1]) * T
-        return mixed @ covs[0] @ mixed.T, {"iterations": 0, "converged": True, "closed_form": True}
+        mixed = float(weights[a]) * eye + float(weights[b]) * T
+        return mixed @ covs[a] @ mixed.T, {"iterations": 0, "converged": True, "closed_form": True}
     S = sum(float(p) * C for p, C in zip(weights, covs, strict=True))
     change = float("inf")
     for iteration in range(1, most + 1):

@@ -21,6 +21,8 @@ from excise.eraser import AffineEraser
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.methods.inlp import class_codes
 
+AVERAGE_EVERY = 10
+
 __all__ = ["Fantope", "fantope_projection", "rlace"]
 
 
@@ -30,7 +32,7 @@ def rlace(
     rank: int = 1,
     steps: int = 10_000,
     batch: int = 256,
-    learning_rate: float = 0.005,
+    learning_rate: float = 0.1,
     weight_decay: float = 1e-5,
     momentum: float = 0.9,
     check_every: int = 500,
@@ -153,6 +155,7 @@ def _play(
     one_hot = np.eye(k)
     history: list[dict[str, Any]] = []
     best, best_gap = None, float("inf")
+    average = P.dense()  # the players circle around the solution; their average goes there
     for step in range(1, steps + 1):
         pace = rate / (1.0 + 9.0 * step / steps)  # ten times slower at the end, or the game would circle for ever
         for player in ("classifier", "projection"):
@@ -167,8 +170,11 @@ def _play(
             else:
                 # The loss depends on P by (x - x P) W, so its gradient is -(x^T error) W^T; the projection ascends.
                 P = P.step(-pace * (x.T @ error), W, rank)
+        if step % AVERAGE_EVERY == 0:
+            count = step // AVERAGE_EVERY
+            average = average + (P.dense() - average) * (2.0 / (count + 1.0))
         if step % check_every == 0 or step == steps:
-            U = P.top(rank)
+            U = xp.linalg.eigh((average + average.T) / 2)[1][:, -rank:]
             figures = _probe(host(X - X @ U @ U.T), codes, train, held)
             figures |= {"step": step, "at_chance": figures["accuracy"] - figures["majority"] <= tolerance}
             history.append(figures)
@@ -208,15 +214,9 @@ class Fantope:
         keep = np.flatnonzero(np.abs(levels - rest) > 1e-13) if others else np.arange(len(levels))
         return Fantope(Q @ vectors[:, convert(keep, A)], levels[keep], rest)
 
-    def top(self, q: int) -> Array:
-        """(d, q) eigenvectors of the greatest eigenvalues; of all directions, where too few differ from the rest."""
+    def dense(self) -> Array:
         xp = namespace(self.V)
-        order = np.argsort(-self.levels)[:q]
-        if len(order) == q:
-            return self.V[:, convert(order, self.V)]
-        d = self.V.shape[0]
-        whole = self.times(xp.eye(d, dtype=self.V.dtype, device=self.V.device))
-        return xp.linalg.eigh((whole + whole.T) / 2)[1][:, -q:]
+        return self.times(xp.eye(self.V.shape[0], dtype=self.V.dtype, device=self.V.device))
 
 
 def fantope_projection(A: Array, q: int) -> Array:

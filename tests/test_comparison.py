@@ -1,0 +1,93 @@
+"""Every method on the same split, as a table and by one command."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import excise
+from excise.fitting import METHODS
+from test_data_and_cli import excise_command
+
+
+@pytest.fixture
+def people(rng):
+    n = 900
+    z, y = rng.choice(["f", "m"], n), rng.integers(0, 3, n)
+    X = rng.standard_normal((n, 6)) + (z == "m")[:, None] * [2, 0, 0, 0, 0, 0] + rng.standard_normal((3, 6))[y]
+    return X, z, y
+
+
+QUICK = {"rlace": {"steps": 300}}
+
+
+def test_all_methods_held_out(people, tmp_path):
+    X, z, y = people
+    result = excise.compare(X, z, y=y, options=QUICK)
+    by_name = {o.method: o for o in result.outcomes}
+    assert set(by_name) == {"none", *METHODS}
+    assert (result.n_fit, result.n_held_out) == (630, 270)
+    assert by_name["none"].linear_loss < result.constant_loss - 0.2
+    assert by_name["none"].edit == 0
+    for method in ("leace", "sal", "splince", "fair_pca"):
+        assert by_name[method].linear_loss == pytest.approx(result.constant_loss, abs=0.05)
+        assert by_name[method].fitted_correlation < 1e-10
+    assert by_name["random"].linear_loss < result.constant_loss - 0.1
+    assert by_name["oracle"].needs_labels
+    assert by_name["leace"].edit <= by_name["sal"].edit
+    assert all(0 <= o.task_accuracy <= 1 and o.seconds >= 0 for o in result.outcomes)
+    again = excise.compare(X, z, y=y, options=QUICK)
+    assert [(o.linear_loss, o.edit) for o in again.outcomes] == [(o.linear_loss, o.edit) for o in result.outcomes]
+    result.to_json(tmp_path / "c.json")
+    assert json.loads((tmp_path / "c.json").read_text())["outcomes"][0]["method"] == "none"
+    result.to_csv(tmp_path / "c.csv")
+    assert len(list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))) == len(result.outcomes)
+    assert "| leace |" in str(result)
+
+
+def test_figures_against_a_hand_computation(people):
+    """The linear probe, the constant and the task's TPR gap, by scikit-learn and by counting."""
+    X, z, y = people
+    result = excise.compare(X, z, methods=["leace"], y=y, seed=3)
+    from sklearn.model_selection import train_test_split
+
+    codes = (z == "m").astype(int)
+    a, b = (np.sort(part) for part in train_test_split(np.arange(900), test_size=0.3, stratify=codes, random_state=3))
+    Xs = (X - X[a].mean(0)) / X[a].std(0)
+    probe = LogisticRegression(max_iter=2000).fit(Xs[a], codes[a])
+    none = result.outcomes[0]
+    assert none.linear_accuracy == pytest.approx(probe.score(Xs[b], codes[b]))
+    assert none.linear_loss == pytest.approx(-np.log(probe.predict_proba(Xs[b])[np.arange(270), codes[b]]).mean())
+    right = LogisticRegression(max_iter=2000).fit(Xs[a], y[a]).predict(Xs[b]) == y[b]
+    gaps = [right[(y[b] == c) & (codes[b] == 1)].mean() - right[(y[b] == c) & (codes[b] == 0)].mean() for c in range(3)]
+    assert none.tpr_gap == pytest.approx(np.sqrt(np.mean(np.square(gaps))))
+    assert result.majority == pytest.approx(max(np.mean(codes[b]), 1 - np.mean(codes[b])))
+
+
+def test_groups_stay_together_and_a_failing_method_is_a_row(people):
+    X, z, _ = people
+    result = excise.compare(X, z, methods=["leace", "splince"], groups=np.arange(900) // 3)
+    assert result.n_fit % 3 == 0
+    assert "not fitted" in result.outcomes[-1].note
+    with pytest.raises(excise.ExciseError, match="unknown method 'magic'"):
+        excise.compare(X, z, methods=["magic"])
+    with pytest.raises(excise.ConceptError, match="smallest class has 1 rows"):
+        excise.compare(X, ["rare", *z[1:]])
+
+
+def test_command(people, tmp_path):
+    X, z, y = people
+    for name, array in (("x", X), ("z", z), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", array)
+    said = excise_command(
+        "compare", tmp_path / "x.npy", tmp_path / "z.npy", "--y", tmp_path / "y.npy", "-m", "leace", "-m", "sal",
+        "--json", tmp_path / "c.json", "--csv", tmp_path / "c.csv", "--figure", tmp_path / "c.png",
+    )  # fmt: skip
+    assert "| leace |" in said
+    assert "TPR gap" in said
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+    assert (tmp_path / "c.csv").exists()
