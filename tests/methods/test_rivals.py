@@ -94,6 +94,18 @@ def test_laws(method, tmp_path):
     assert np.allclose(out, erased, atol=1e-8 * scale)
 
 
+@pytest.mark.parametrize("method", LAWS)
+def test_torch_in_torch_out(method):
+    X, z, y = data(20, 400, 6)
+    options = OPTIONS.get(method, {}) | ({"steps": 400} if method == "rlace" else {})
+    more = {"y": y} if method == "splince" else {}
+    expected = excise.erase(X, z, method, **more, **options)
+    more = {"y": torch.from_numpy(y)} if method == "splince" else {}
+    out = excise.erase(torch.from_numpy(X), torch.from_numpy(z), method, **more, **options)
+    assert isinstance(out, torch.Tensor)
+    assert np.abs(out.numpy() - expected).max() < 1e-6 * np.abs(X).max()
+
+
 @pytest.mark.parametrize("method", [m for m in LAWS if m not in ("oracle", "quadratic")])
 def test_strength_mixes_with_the_identity(method):
     X, z, y = data(1, 300, 5)

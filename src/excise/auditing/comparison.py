@@ -1,4 +1,8 @@
-"""Every method on the same split of the same data: fitted on one part, measured on rows that it has not seen."""
+"""Every method on the same split of the same data.
+
+Three parts: the eraser is fitted on the first, the probes are trained on the second and measured on the third, both
+erased. A probe that is trained on the eraser's own rows would find nothing there by theorem, and say nothing.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ class Comparison:
     constant_loss: float
     majority: float
     n_fit: int
+    n_probe: int
     n_held_out: int
     d: int
     classes: list[Any]
@@ -90,7 +95,8 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"fitted on {self.n_fit} rows, measured on {self.n_held_out} others; d = {self.d}, {len(self.classes)} classes; "
+            f"erasers fitted on {self.n_fit} rows, probes trained on {self.n_probe} others and measured on {self.n_held_out} more; "
+            f"d = {self.d}, {len(self.classes)} classes; "
             f"the constant has loss {self.constant_loss:.4f} and accuracy {self.majority:.3f}\n\n{self.to_markdown()}"
         )
 
@@ -109,7 +115,7 @@ def compare(
     options: dict[str, dict[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Fit every method on 70% of the rows and measure it on the rest, the same for all.
+    """Fit every method on half of the rows; train probes on 30% more, erased, and measure them on the last 20%.
 
     Args:
         X: features (..., d).
@@ -134,10 +140,10 @@ def compare(
     unknown = [m for m in chosen if m not in METHODS]
     if unknown:
         raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
-    fit_rows, held = _split(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
-    share = np.bincount(codes[fit_rows]) / len(fit_rows)
+    fit_rows, probe, held = _split(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
+    share = np.bincount(codes[probe]) / len(probe)
     constant = float(-np.log(share[codes[held]]).mean())
-    measure = _Measure(rows, codes, task, fit_rows, held, seed)
+    measure = _Measure(rows, codes, task, fit_rows, probe, held, seed)
     outcomes = [measure("none", None, 0.0)]
     for name in chosen:
         if progress is not None:
@@ -148,6 +154,7 @@ def compare(
         constant,
         float((codes[held] == np.argmax(share)).mean()),
         len(fit_rows),
+        len(probe),
         len(held),
         rows.shape[1],
         [list(n) if isinstance(n, tuple) else n for n in names],
@@ -155,20 +162,26 @@ def compare(
     )
 
 
-def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any]:
+def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
+    """Rows to fit the eraser (50%), to train the probes (30%) and to measure them (20%); by class, or by group."""
     from sklearn.model_selection import GroupShuffleSplit, train_test_split
 
     rows = np.arange(len(codes))
     smallest = int(np.bincount(codes).min())
-    if smallest < 4:
-        raise ConceptError(f"the smallest class has {smallest} rows: at least 4 are needed to fit and to measure")
+    if smallest < 6:
+        raise ConceptError(
+            f"the smallest class has {smallest} rows: at least 6 are needed to fit, to probe and to measure"
+        )
     if groups is None:
-        fit_rows, held = train_test_split(rows, test_size=0.3, stratify=codes, random_state=seed)
+        first, rest = train_test_split(rows, test_size=0.5, stratify=codes, random_state=seed)
+        second, third = train_test_split(rest, test_size=0.4, stratify=codes[rest], random_state=seed)
     else:
-        fit_rows, held = next(GroupShuffleSplit(1, test_size=0.3, random_state=seed).split(rows, groups=groups))
-    if len(np.unique(codes[fit_rows])) < len(np.unique(codes)):
-        raise ConceptError("the split leaves a class without fitting rows: its rows are all of one group")
-    return np.sort(fit_rows), np.sort(held)
+        first, rest = next(GroupShuffleSplit(1, test_size=0.5, random_state=seed).split(rows, groups=groups))
+        inner = next(GroupShuffleSplit(1, test_size=0.4, random_state=seed).split(rest, groups=groups[rest]))
+        second, third = (rest[part] for part in inner)
+    if any(len(np.unique(codes[part])) < len(np.unique(codes)) for part in (first, second)):
+        raise ConceptError("the split leaves a class without rows to fit on: its rows are all of one group, or too few")
+    return np.sort(first), np.sort(second), np.sort(third)
 
 
 def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
@@ -188,20 +201,23 @@ def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
 class _Measure:
     """The data and the split; called with an eraser it gives the figures."""
 
-    def __init__(self, X: Any, codes: Any, task: Any, fit_rows: Any, held: Any, seed: int) -> None:
-        self.X, self.codes, self.task, self.fit_rows, self.held, self.seed = X, codes, task, fit_rows, held, seed
+    def __init__(self, X: Any, codes: Any, task: Any, fit_rows: Any, probe: Any, held: Any, seed: int) -> None:
+        self.X, self.codes, self.task, self.seed = X, codes, task, seed
+        self.fit_rows, self.probe, self.held = fit_rows, probe, held
 
     def __call__(self, name: str, eraser: Any, seconds: float) -> Outcome:
-        X, codes, a, b = self.X, self.codes, self.fit_rows, self.held
+        X, codes, a, b = self.X, self.codes, self.probe, self.held
         if eraser is None:
             erased = X
         elif isinstance(eraser, AffineEraser):
             erased = eraser(X)
         else:
             erased = eraser(X, codes)
-        scale = X[a].std(axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
-        inputs = (erased - erased[a].mean(axis=0)) / scale  # the units of the data before, the same for all methods
+        # Standardised for the probes, but no feature is blown up that hardly varies beside the others: what is left
+        # where all variance was removed is rounding.
+        spread = np.asarray(erased[a], dtype=np.float64).std(axis=0)
+        floor = 1e-6 * float(np.sqrt(np.mean(np.asarray(X[a], dtype=np.float64).var(axis=0))))
+        inputs = (erased - erased[a].mean(axis=0)) / np.maximum(spread, max(floor, 1e-300))
         linear = _linear(inputs[a], codes[a], inputs[b], codes[b])
         nonlinear = _nonlinear(inputs[a], codes[a], inputs[b], codes[b], self.seed)
         centred = X[b] - X[a].mean(axis=0)
@@ -210,7 +226,7 @@ class _Measure:
             figures = _task(inputs[a], self.task[a], inputs[b], self.task[b], codes[b])
         return Outcome(
             method=name,
-            fitted_correlation=_correlation(erased[a], codes[a]),
+            fitted_correlation=_correlation(erased[self.fit_rows], codes[self.fit_rows]),
             linear_loss=linear[0],
             linear_accuracy=linear[1],
             nonlinear_loss=nonlinear[0],

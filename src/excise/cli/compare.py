@@ -29,7 +29,7 @@ def compare(
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw concept loss against edit size (PNG or SVG).")] = None,
 ) -> None:
-    """Compare erasure methods: fitted on 70% of the rows, measured on the rest.
+    """Compare erasure methods: fitted on half of the rows, measured by probes on the rest.
 
     Examples:
 
