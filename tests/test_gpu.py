@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import excise
+from excise.fitting import METHODS
 from measure import canonical_correlation, class_gap, one_hot
 
 pytestmark = [
@@ -37,6 +38,20 @@ def test_the_same_as_on_the_host(method, dtype):
     if method != "random":
         assert class_gap(X, z) > 1
         assert class_gap(out.cpu().numpy(), z) < 1e-6
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("leace", "oracle", "sal", "random")])
+def test_rivals_on_the_device(method):
+    X, z = data(3000, 20, dtype=np.float64)
+    y = np.random.default_rng(5).integers(0, 2, 3000)
+    X = X + y[:, None] * np.linspace(-1, 1, 20)
+    more = {"y": y} if method == "splince" else {}
+    options = {"steps": 300, "rank": 4} if method == "rlace" else {}
+    out = excise.erase(torch.from_numpy(X).cuda(), torch.from_numpy(z).cuda(), method, **more, **options)
+    assert out.is_cuda
+    host = excise.erase(X, z, method, **more, **options)
+    limit = 0.5 if method == "rlace" else 1e-7  # a game of many steps drifts apart by rounding
+    assert np.abs(out.cpu().numpy() - host).max() < limit * np.abs(X).max()
 
 
 def test_statistics_and_solve_stay_on_the_device_and_merge_with_the_host():
