@@ -229,6 +229,30 @@ def test_oracle_refuses_classes_that_it_does_not_know(data):
         eraser(X, z[1:])
 
 
+@pytest.mark.parametrize(("d", "dtype"), [(12, torch.float64), (300, torch.float32), (2100, torch.float32)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_code_for_devices_gives_the_answer_of_the_code_for_the_host(rng, monkeypatch, d, dtype, weighted):
+    """Run on the CPU: there is no device where most tests run."""
+    from excise import _apply, _statistics
+
+    z = rng.integers(0, 4, 1500)
+    X = torch.from_numpy(rng.standard_normal((1500, d)) + z[:, None]).to(dtype)
+    w = rng.integers(1, 4, 1500) if weighted else None
+    eraser = excise.AffineEraser(*rng.standard_normal((2, d, 3)), rng.standard_normal(d))
+    oracle = excise.fit(X, z, method="oracle")
+    here = excise.Moments().update(X, z, w), eraser(X), oracle(X, z)
+    monkeypatch.setattr(_statistics, "on_host", lambda x: False)
+    monkeypatch.setattr(_apply, "on_host", lambda x: False)
+    there = excise.Moments().update(X, z, w), eraser(X), oracle(X, z)
+    for name in ("mean_x", "mean_z", "cov_xz", "cov_zz"):
+        assert (getattr(here[0], name) - getattr(there[0], name)).abs().max() < 1e-12
+    assert (here[0].cov_xx - there[0].cov_xx).abs().max() < (1e-11 if d <= 256 else 1e-5)
+    for a, b in zip(here[1:], there[1:], strict=True):
+        assert (a - b).abs().max() < (1e-11 if dtype == torch.float64 else 1e-4)
+    with pytest.raises(excise.InputError, match="row 3, feature 1"):
+        eraser(torch.where(X == X[3, 1], torch.nan, X))
+
+
 def test_threads_and_chunks_do_not_change_the_answer(rng):
     """Large enough for several workers; each row is erased as if it were alone."""
     z = rng.integers(0, 2, 30_000)

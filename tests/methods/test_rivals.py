@@ -469,3 +469,24 @@ def test_rlace_on_the_word2vec_gender_set():
     assert probe(X) > 0.95
     assert abs(probe(eraser(X)) - 0.5) <= 0.02
     assert abs(eraser.left[:, 0] @ direction) / np.linalg.norm(direction) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+def test_all_methods_on_the_word2vec_gender_set():
+    """One table, held out, with seconds: what is a theorem is asserted, the rest is reported in docs/methods.md."""
+    import pyarrow.parquet as pq
+
+    stored = np.load(SHARED / "data" / "w2v_gender.npz")
+    words = pq.read_table(SHARED / "data" / "gender_words.parquet").to_pandas()
+    keep = ((words["rank"] < 2500) & (words["label"] != "neutral")).to_numpy()
+    X, z = (stored["X_int8"].astype(np.float32) * stored["scale"])[keep], words["label"].to_numpy()[keep]
+    result = excise.compare(X, z)
+    by_name = {o.method: o for o in result.outcomes}
+    assert by_name["none"].linear_accuracy > 0.97
+    for method in ("leace", "oracle", "sal", "mean_projection", "fair_pca", "quadratic"):
+        assert by_name[method].fitted_correlation < 1e-6
+        assert by_name[method].linear_accuracy < 0.65
+    affine = [by_name[m].edit for m in ("sal", "mean_projection", "fair_pca")]
+    assert by_name["oracle"].edit < by_name["leace"].edit < min(affine)
+    assert by_name["rlace"].seconds > 10 * by_name["leace"].seconds
