@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import ot
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -452,15 +453,18 @@ def test_rlace_says_when_it_has_not_converged_and_refuses_bad_input():
             method(np.where(X[3, 3] == X, np.nan, X), z)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
-def test_rlace_on_the_word2vec_gender_set():
-    """Within 2 points of the majority on training data, and the direction of the cross-covariance."""
-    import pyarrow.parquet as pq
-
+def word2vec_gender():
+    """The 2,500 most male and most female words."""
     stored = np.load(SHARED / "data" / "w2v_gender.npz")
     words = pq.read_table(SHARED / "data" / "gender_words.parquet").to_pandas()
     keep = ((words["rank"] < 2500) & (words["label"] != "neutral")).to_numpy()
-    X, z = (stored["X_int8"].astype(np.float32) * stored["scale"])[keep], words["label"].to_numpy()[keep]
+    return (stored["X_int8"].astype(np.float32) * stored["scale"])[keep], words["label"].to_numpy()[keep]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+def test_rlace_on_the_word2vec_gender_set():
+    """Within 2 points of the majority on training data, and the direction of the cross-covariance."""
+    X, z = word2vec_gender()
     probe = lambda X: LogisticRegression(max_iter=2000).fit(X, z).score(X, z)  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -475,12 +479,7 @@ def test_rlace_on_the_word2vec_gender_set():
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
 def test_all_methods_on_the_word2vec_gender_set():
     """One table, held out, with seconds: what is a theorem is asserted, the rest is reported in docs/methods.md."""
-    import pyarrow.parquet as pq
-
-    stored = np.load(SHARED / "data" / "w2v_gender.npz")
-    words = pq.read_table(SHARED / "data" / "gender_words.parquet").to_pandas()
-    keep = ((words["rank"] < 2500) & (words["label"] != "neutral")).to_numpy()
-    X, z = (stored["X_int8"].astype(np.float32) * stored["scale"])[keep], words["label"].to_numpy()[keep]
+    X, z = word2vec_gender()
     result = excise.compare(X, z)
     by_name = {o.method: o for o in result.outcomes}
     assert by_name["none"].linear_accuracy > 0.97

@@ -78,20 +78,20 @@ def leace(
 
 
 def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Moments, strength: float) -> AffineEraser:
-    D = scales(m.var_x)  # (d,)
-    R = correlation_matrix(m, D)  # (d, d)
-    R, intensity = shrink(R, m.n, shrinkage)
-    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, k)
-    U, _ = basis(A)  # (d, r)
-    F = whitening(R, A, m.eps_xx)
+    D = scales(m.var_x)  # (d,) standard deviations
+    R, intensity = shrink(correlation_matrix(m, D), m.n, shrinkage)  # (d, d)
+    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, k): Sxz without units
+    U, _ = basis(A)  # (d, r): colsp(U) = colsp(D^-1 Sxz)
+    F = whitening(R, A, m.eps_xx)  # R = F F^T
     xp = namespace(U)
     if U.shape[1] == 0:
         warn_rank_zero()
         V = U
     else:
-        V = least_dual(F, U)
+        V = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1, so V^T U = I
         warn_hidden(F.hidden)
     canonical = singular_values(F.whiten(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz)))[: U.shape[1]]
+    # Back in the units of X: P = I - (D U) (D^-1 V)^T.
     varies = xp.astype(m.var_x > 0, D.dtype)  # constant features stay as they are, to the last bit
     left, right = U * (D * varies)[:, None], V * (varies / D)[:, None]
 
