@@ -134,6 +134,13 @@ def test_several_concepts_methods_options_and_moments(people):
     assert class_gap(np.array(pq.read_table(folder / "out.parquet")["x"].to_pylist()), z) < 1e-6
 
 
+def test_apply_a_quadratic_eraser(people):
+    folder, X, z = people
+    excise.fit(X, z, method="quadratic").save(folder / "q")
+    excise_command("apply", folder / "q", folder / "x.npy", folder / "z.npy", "-o", folder / "out.npy")
+    assert class_gap(np.load(folder / "out.npy"), z) < 1e-5
+
+
 def test_stochastic_rounding_differs_between_batches_and_repeats(people, monkeypatch):
     import excise.data.reading as reading
 
@@ -168,7 +175,7 @@ def test_stochastic_rounding_differs_between_batches_and_repeats(people, monkeyp
         (["apply", "{0}/x.npy", "{0}/x.npy"], "not a whole safetensors file"),
         (["apply", "{0}/e", "{0}/wide.parquet"], "has 6 features, the eraser was fitted on 5"),
         (["apply", "{0}/e", "{0}/x.npy", "-o", "{0}/out.txt"], r"ends in \.npy or \.parquet"),
-        (["apply", "{0}/o", "{0}/x.npy"], "oracle eraser needs the labels"),
+        (["apply", "{0}/o", "{0}/x.npy"], "this eraser needs the labels"),
         (["fit", "{0}/x.npy", "-c", "sex"], "one array without names"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "-f", "a"], "one array without names"),
         (["fit", "{0}/both.npz", "-c", "z", "-c", "other"], "must be one array, got z, other"),

@@ -15,11 +15,14 @@ from excise._array import Array, convert, host, is_cupy, is_numpy, is_torch, nam
 
 __all__ = [
     "INFEASIBLE",
+    "SAME_LEVEL",
+    "UNEQUAL",
     "Whitening",
     "basis",
     "basis_and_rows",
     "complement",
     "correlations_with",
+    "extended",
     "force_dual",
     "inverse_root",
     "inverse_root_psd",
@@ -34,6 +37,8 @@ __all__ = [
 
 EPS64 = float(np.finfo(np.float64).eps)
 INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
+UNEQUAL = 1e-6  # relative differences of covariances above this are worth a warning
+SAME_LEVEL = 1e-13  # eigenvalues in [0, 1] that differ by less are one
 
 
 def covariance_cutoff(d: int, eps: float, top: float) -> float:
@@ -92,6 +97,14 @@ def share_outside(A: Array, H: Array) -> float:
     xp = namespace(A)
     size = float(xp.max(xp.abs(A)))
     return float(xp.max(xp.abs(A - A @ H @ H.T))) / size if size > 0 else 0.0
+
+
+def extended(B: Array, rows: Array) -> Array:
+    """An orthonormal basis of the span of B (d, b) and of `rows` (w, d), NumPy; the columns of B come first."""
+    new = rows.T - B @ (B.T @ rows.T)
+    new = new - B @ (B.T @ new)
+    U, s, _ = np.linalg.svd(new, full_matrices=False)
+    return np.concatenate([B, U[:, s > 1e-9 * np.linalg.norm(rows, 2)]], axis=1)
 
 
 def complement(U: Array) -> Array:

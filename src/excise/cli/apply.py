@@ -16,7 +16,10 @@ def apply(
     eraser: Annotated[Path, typer.Argument(help="An eraser that `excise fit` or `eraser.save` wrote.")],
     x: Annotated[Path, typer.Argument(help="Features: a .npy, .npz or .parquet file.", metavar="X")],
     z: Annotated[
-        Path | None, typer.Argument(help="Labels, for an oracle eraser only; or name columns of X.", metavar="[Z]")
+        Path | None,
+        typer.Argument(
+            help="Labels, for erasers that need them (oracle, quadratic); or name columns of X.", metavar="[Z]"
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="A .npy or .parquet file.")] = Path("erased.npy"),
     features: FeaturesOption = None,
@@ -38,14 +41,15 @@ def apply(
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, InputError
     from excise.fitting import load
+    from excise.transport import TransportEraser
 
     loaded = load(eraser)
-    if not isinstance(loaded, (AffineEraser, OracleEraser)):
+    if not isinstance(loaded, (AffineEraser, OracleEraser, TransportEraser)):
         raise InputError(f"{eraser} holds {type(loaded).__name__}, expected an eraser: fit one with `excise fit`")
-    needs_labels = isinstance(loaded, OracleEraser)
+    needs_labels = not isinstance(loaded, AffineEraser)
     table = open_table(x, z, features, concept)
     if needs_labels and table.z is None:
-        raise ConceptError("an oracle eraser needs the labels: pass a file of labels, or name columns with --concept")
+        raise ConceptError("this eraser needs the labels: pass a file of labels, or name columns with --concept")
     if table.d != loaded.d:
         raise InputError(f"{x} has {table.d} features, the eraser was fitted on {loaded.d}")
     batch = 0
@@ -54,6 +58,8 @@ def apply(
         nonlocal batch
         batch += 1  # each batch draws its own random numbers
         how: dict[str, Any] = {"rounding": rounding, "seed": seed * 1_000_003 + batch}
+        if isinstance(loaded, TransportEraser):
+            return loaded(X, labels)
         return loaded(X, labels, **how) if isinstance(loaded, OracleEraser) else loaded(X, **how)
 
     with progress(table.n, "erasing") as step:

@@ -14,6 +14,7 @@ import numpy as np
 
 from excise._array import Array, as_rows, check_features, computable, convert, host
 from excise._files import versions
+from excise._linalg import extended
 from excise.concept import Concept
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
@@ -78,7 +79,7 @@ def inlp(
         if quiet >= len(groups):
             break
         if quiet == 0:
-            B = _joined(B, weights)
+            B = extended(B, weights)
         if B.shape[1] == d:
             break
     at_chance = quiet >= len(groups) or B.shape[1] == d  # without features there is nothing but chance
@@ -172,12 +173,3 @@ def _log_loss(model: Any, X: Any, labels: Any) -> float | None:
     proba = model.predict_proba(X)
     place = np.searchsorted(model.classes_, labels)
     return float(-np.log(np.maximum(proba[np.arange(len(labels)), place], 1e-300)).mean())
-
-
-def _joined(B: Any, weights: Any) -> Any:
-    """An orthonormal basis of the span of B and the rows of `weights`; B itself is kept."""
-    new = weights.T - B @ (B.T @ weights.T)
-    new = new - B @ (B.T @ new)
-    U, s, _ = np.linalg.svd(new, full_matrices=False)
-    size = np.linalg.norm(weights, 2)
-    return np.concatenate([B, U[:, s > 1e-9 * size]], axis=1)

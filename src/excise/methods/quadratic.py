@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from excise._array import Array, namespace
-from excise._linalg import inverse_root_psd, rank_psd, root_psd, scales
+from excise._linalg import UNEQUAL, inverse_root_psd, rank_psd, root_psd, scales
 from excise.class_moments import ClassMoments
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.methods._common import describe, require_concept
@@ -65,7 +65,7 @@ def quadratic(
         float(xp.max(xp.abs(T @ S @ T.T - target))) / max(float(xp.max(xp.abs(target))), 1e-300)
         for T, S in zip(maps, covs, strict=True)
     )
-    if left > 1e-6:
+    if left > UNEQUAL:
         warnings.warn(
             f"the class covariances cannot be made equal by linear maps (they still differ by {left:.2g} of their size): "
             f"some class does not vary where another does; pass shrinkage='oas', or drop those features",

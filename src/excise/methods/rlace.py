@@ -17,6 +17,7 @@ import numpy as np
 from excise._array import Array, as_rows, check_features, computable, convert, host, namespace
 from excise._chunks import small_products
 from excise._files import versions
+from excise._linalg import SAME_LEVEL
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.methods.inlp import class_codes
@@ -211,7 +212,7 @@ class Fantope:
         levels, others = host(values) + self.rest, d - Q.shape[1]
         t = _shift(np.append(levels, self.rest), np.append(np.ones(len(levels)), others), q)
         levels, rest = np.clip(levels - t, 0.0, 1.0), float(np.clip(self.rest - t, 0.0, 1.0))
-        keep = np.flatnonzero(np.abs(levels - rest) > 1e-13) if others else np.arange(len(levels))
+        keep = np.flatnonzero(np.abs(levels - rest) > SAME_LEVEL) if others else np.arange(len(levels))
         return Fantope(Q @ vectors[:, convert(keep, A)], levels[keep], rest)
 
     def dense(self) -> Array:
