@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 import excise
 from excise.fitting import METHODS
+from measure import leace_by_definition, one_hot
 from test_data_and_cli import excise_command
 
 
@@ -65,15 +66,47 @@ def test_figures_against_a_hand_computation(people):
     assert none.linear_loss == pytest.approx(-np.log(probe.predict_proba(Xs[b])[np.arange(180), codes[b]]).mean())
     right = LogisticRegression(max_iter=2000).fit(Xs[a], y[a]).predict(Xs[b]) == y[b]
     gaps = [right[(y[b] == c) & (codes[b] == 1)].mean() - right[(y[b] == c) & (codes[b] == 0)].mean() for c in range(3)]
+    # An erased row too: LEACE by its formula on the first half, in plain NumPy.
+    first, _ = train_test_split(np.arange(900), test_size=0.5, stratify=codes, random_state=3)
+    P, mean = leace_by_definition(X[first], one_hot(z[first]))
+    erased = (X - mean) @ P.T + mean
+    leace = result.outcomes[1]
+    assert leace.edit == pytest.approx(((erased - X)[b] ** 2).sum() / ((X[b] - X[a].mean(0)) ** 2).sum(), rel=1e-6)
+    Es = (erased - erased[a].mean(0)) / erased[a].std(0)
+    probe = LogisticRegression(max_iter=2000).fit(Es[a], codes[a])
+    assert leace.linear_accuracy == pytest.approx(probe.score(Es[b], codes[b]))
     assert none.tpr_gap == pytest.approx(np.sqrt(np.mean(np.square(gaps))))
     assert result.majority == pytest.approx(max(np.mean(codes[b]), 1 - np.mean(codes[b])))
 
 
 def test_groups_stay_together_and_a_failing_method_is_a_row(people):
     X, z, _ = people
-    result = excise.compare(X, z, methods=["leace", "splince"], groups=np.arange(900) // 3)
-    assert result.n_fit % 3 == 0
+    result = excise.compare(X, z, methods=["leace", "splince"], groups=np.arange(900) // 7)
+    assert all(
+        n % 7 in (0, 4) for n in (result.n_fit, result.n_probe, result.n_held_out)
+    )  # 128 groups of 7 and one of 4
+    assert (result.n_fit, result.n_probe) != (450, 270)
     assert "not fitted" in result.outcomes[-1].note
+    warned = excise.compare(X, z, methods=["inlp", "random"], options={"inlp": {"rounds": 1}})
+    assert "not reached chance" in warned.outcomes[1].note
+    assert "not reached chance" in str(warned)
+    other = excise.compare(X, z, methods=["random"], seed=1)
+    assert other.outcomes[-1].edit != warned.outcomes[-1].edit
+    broken = excise.compare(X, z, methods=["inlp", "leace"], options={"inlp": {"classifier": "x"}})
+    assert broken.outcomes[1].linear_loss is None
+    assert broken.outcomes[2].linear_loss is not None
+    half = excise.compare(X.astype(np.float16), z, methods=["leace"])
+    assert np.isfinite(half.outcomes[-1].edit)
+    for arguments, message in (
+        ({"X": np.where(X[3, 2] == X, np.nan, X)}, "row 3, feature 2"),
+        ({"groups": np.zeros(900)}, "at least 6"),
+        ({"seed": -1}, "at least 0"),
+        ({"options": {"leac": {}}}, "unknown method 'leac'"),
+        ({"y": np.zeros(900, dtype=int)}, r"y \(the task\) has one class only"),
+        ({"X": X[:, 0]}, "at least two dimensions"),
+    ):
+        with pytest.raises(excise.ExciseError, match=message):
+            excise.compare(**{"X": X, "z": z, "methods": ["leace"], **arguments})
     with pytest.raises(excise.ExciseError, match="unknown method 'magic'"):
         excise.compare(X, z, methods=["magic"])
     with pytest.raises(excise.ConceptError, match="smallest class has 1 rows"):

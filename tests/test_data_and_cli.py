@@ -181,7 +181,7 @@ def test_stochastic_rounding_differs_between_batches_and_repeats(people, monkeyp
         (["fit", "{0}/both.npz", "-c", "z", "-c", "other"], "must be one array, got z, other"),
         (["fit", "{0}/cut.npz", "-c", "z"], "not a whole NumPy file"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "--option", "strength=abc"], "strength must be a finite number"),
-        (["fit", "{0}/x.npy", "{0}/z.npy", "-m", "sal", "--option", "rank=a"], "wrong type"),
+        (["fit", "{0}/x.npy", "{0}/z.npy", "-m", "sal", "--option", "rank=a"], "rank must be a whole number"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "-o", "{0}/no/e"], "folder .* does not exist"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "-m", "inlp"], "use excise.fit in Python"),
         (["apply", "{0}/e", "{0}/deep.npy", "-o", "{0}/out.parquet"], "more than two dimensions"),

@@ -14,6 +14,7 @@ import numpy as np
 from excise._array import Array, convert, host, is_cupy, is_numpy, is_torch, namespace
 
 __all__ = [
+    "DEAD",
     "INFEASIBLE",
     "SAME_LEVEL",
     "UNEQUAL",
@@ -38,6 +39,7 @@ __all__ = [
 EPS64 = float(np.finfo(np.float64).eps)
 INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
 UNEQUAL = 1e-6  # relative differences of covariances above this are worth a warning
+DEAD = 1e-12  # spread of a feature, relative to the average, below which it counts as constant
 SAME_LEVEL = 1e-13  # eigenvalues in [0, 1] that differ by less are one
 
 
@@ -93,10 +95,11 @@ def basis_and_rows(A: Array) -> tuple[Array, Array, Array]:
 
 
 def share_outside(A: Array, H: Array) -> float:
-    """How much of the rows of A lies outside the span of the columns of H, relative to the largest entry of A."""
+    """How much of the rows of A lies outside the span of the columns of H: the worst column, relative to its own size."""
     xp = namespace(A)
-    size = float(xp.max(xp.abs(A)))
-    return float(xp.max(xp.abs(A - A @ H @ H.T))) / size if size > 0 else 0.0
+    sizes = xp.max(xp.abs(A), axis=0)
+    outside = xp.max(xp.abs(A - A @ H @ H.T), axis=0)
+    return float(xp.max(xp.where(sizes > 0, outside / xp.where(sizes > 0, sizes, xp.ones_like(sizes)), outside)))
 
 
 def extended(B: Array, rows: Array) -> Array:

@@ -108,6 +108,11 @@ class ClassMoments:
         return np.array([part.n for part in self._known()])
 
     @property
+    def rows(self) -> np.ndarray[Any, Any]:
+        """(k,) rows of each class with a weight above zero."""
+        return np.array([part.rows for part in self._known()])
+
+    @property
     def means(self) -> Array:
         """(k, d) mean of each class."""
         return _stacked([part.mean_x for part in self._known()])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from excise import _files
-from excise._apply import differentiable, subtract_by_label, subtract_projection
+from excise._apply import differentiable, refuse_not_finite, subtract_by_label, subtract_projection
 from excise._array import (
     Array,
     as_rows,
@@ -29,7 +29,7 @@ from excise.concept import Concept
 from excise.errors import ConceptError, ExciseError, InputError
 from excise.moments import flat_labels
 
-__all__ = ["AffineEraser", "OracleEraser", "placed"]
+__all__ = ["AffineEraser", "OracleEraser", "fresh_seed", "needs_gradient", "placed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class AffineEraser:
         X = _check_width(X, self.d)
         random = check_rounding(rounding, X)
         rows = as_rows(computable(X))
-        out = subtract_projection(rows, self.left, self.right, self.center, _seed(random, seed))
+        out = subtract_projection(rows, self.left, self.right, self.center, fresh_seed(random, seed))
         out = give_back(out.reshape(X.shape), X)
         if not needs_gradient(X):
             return out
@@ -86,8 +86,10 @@ class AffineEraser:
         if self.components is None:
             raise ExciseError(f"{self.info.get('method', 'this eraser')} keeps all {self.d} features: use eraser(X)")
         X = _check_width(X, self.d)
-        rows = as_rows(computable(X))
+        rows = as_rows(X if needs_gradient(X) else computable(X))
         xp = namespace(rows)
+        if not bool(xp.all(xp.isfinite(rows))):
+            raise refuse_not_finite(rows)
         center, components = convert(self.center, rows, "float64"), convert(self.components, rows, "float64")
         out = xp.astype((xp.astype(rows, xp.float64) - center) @ components, rows.dtype)
         return give_back(out.reshape((*X.shape[:-1], components.shape[1])), X)
@@ -173,7 +175,7 @@ class OracleEraser:
         encoded = self.concept.read(flat_labels(z, tuple(X.shape[:-1])))
         if encoded.n != rows.shape[0]:
             raise ConceptError(f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row")
-        out = subtract_by_label(rows, encoded, self.coefficients, self.mean_z, _seed(random, seed))
+        out = subtract_by_label(rows, encoded, self.coefficients, self.mean_z, fresh_seed(random, seed))
         out = give_back(out.reshape(X.shape), X)
         return with_gradient_of(out, X) if needs_gradient(X) else out  # the edit depends on the label alone
 
@@ -222,7 +224,7 @@ def with_gradient_of(value: Array, smooth: Array) -> Array:
     return value + (smooth - smooth.detach())
 
 
-def _seed(random: bool, seed: int | None) -> int | None:
+def fresh_seed(random: bool, seed: int | None) -> int | None:
     """The seed of the rounding: None to round to nearest, a fresh one where none was given."""
     if not random:
         return None

@@ -92,7 +92,10 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self._method().takes == "arrays":
             features, concept = self._split(X, reset=True)
             z, _ = self._find_concept(y, sensitive_features, concept)
-            self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **(self.method_options or {}))
+            options = {"kind": self.kind, **(self.method_options or {})}
+            if self.cross:
+                z, options["kind"] = Concept.of(z, kind=self.kind, cross=True).read(z).codes, None
+            self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **options)
             return self
         self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
         try:
@@ -116,6 +119,10 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         task_moments = None
         if method.takes == "task":  # a new object, so that a refused batch changes neither of the two
             batch = Moments(track_xx=False).update(features, task, sample_weight)
+            if not first and self.task_moments_ is None:
+                raise ExciseError(
+                    "method was changed to one that needs the task after batches without it: call fit again"
+                )
             task_moments = batch if first else self.task_moments_ + batch
         moments.update(features, z, sample_weight)
         self.moments_, self.task_moments_ = moments, task_moments

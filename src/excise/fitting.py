@@ -13,7 +13,7 @@ from excise._array import Array
 from excise.class_moments import ClassMoments
 from excise.concept import Concept
 from excise.eraser import AffineEraser, OracleEraser
-from excise.errors import ExciseError, FileFormatError, InputError
+from excise.errors import ConceptError, ExciseError, FileFormatError, InputError
 from excise.methods.fair_pca import fair_pca
 from excise.methods.inlp import inlp
 from excise.methods.leace import leace
@@ -21,7 +21,7 @@ from excise.methods.oracle import oracle
 from excise.methods.quadratic import quadratic
 from excise.methods.random_projection import random_projection
 from excise.methods.rlace import rlace
-from excise.methods.sal import mean_projection, sal
+from excise.methods.sal import concept_rank, mean_projection, sal
 from excise.methods.splince import splince
 from excise.moments import Moments
 from excise.transport import TransportEraser
@@ -45,7 +45,7 @@ class Method:
 def _random(m: Moments, rank: int | None = None, seed: int = 0, strength: float = 1.0) -> AffineEraser:
     """A random projection of the rank that LEACE would remove."""
     assert m.d is not None
-    return random_projection(m.d, min(m.d, rank if rank is not None else sal(m).rank), seed, strength)
+    return random_projection(m.d, min(m.d, rank if rank is not None else concept_rank(m)), seed, strength)
 
 
 def _fair_pca(
@@ -59,7 +59,7 @@ def _fair_pca(
     if n_components is None:
         whole = m.to_moments() if isinstance(m, ClassMoments) else m
         assert whole.d is not None
-        n_components = max(1, whole.d - sal(whole).rank)
+        n_components = max(1, whole.d - concept_rank(whole))
     return fair_pca(m, n_components, constraint, candidates, strength)
 
 
@@ -152,9 +152,9 @@ def fit(
     if y is not None and found.takes != "task" and method != "inlp":
         raise ExciseError(f"method {method!r} has no use for y (the task): leave it out")
     if found.takes == "arrays":
-        if sample_weight is not None or kind is not None:
-            raise ExciseError(f"method {method!r} takes neither sample_weight nor kind")
-        trained: Eraser = found.function(X, z, **options, **({} if y is None else {"y": y}))
+        if sample_weight is not None:
+            raise ExciseError(f"method {method!r} takes no sample_weight")
+        trained: Eraser = found.function(X, z, kind=kind, **options, **({} if y is None else {"y": y}))
         return trained
     concept = Concept.of(_flat(X, z), kind=kind) if kind is not None else None
     if found.takes == "class moments" or (method == "fair_pca" and options.get("constraint") == "covariance"):
@@ -163,7 +163,10 @@ def fit(
     if found.takes == "task":
         if y is None:
             raise ExciseError(f"method {method!r} needs the task: pass y=")
-        task = Moments(track_xx=False).update(X, y, sample_weight)
+        try:
+            task = Moments(track_xx=False).update(X, y, sample_weight)
+        except ConceptError as error:
+            raise ConceptError(f"y (the task): {error}") from None
         return fit_moments(m, method, task=task, **options)
     return fit_moments(m, method, **options)
 

@@ -252,8 +252,8 @@ def test_fair_pca_coordinates_and_back_projection(tmp_path):
     assert eraser.transform(torch.from_numpy(X).float()).dtype == torch.float32
     with pytest.raises(excise.ExciseError, match="keeps all 8 features"):
         excise.leace(m).transform(X)
-    for bad in (0, 7):
-        with pytest.raises(excise.ExciseError, match="between 1 and 6"):
+    for bad, message in ((0, "at least 1, got 0"), (2.5, "whole number"), (7, "between 1 and 6")):
+        with pytest.raises(excise.ExciseError, match=message):
             excise.fair_pca(m, bad)
     with pytest.raises(excise.ExciseError, match="needs ClassMoments"):
         excise.fair_pca(m, 2, constraint="covariance")
@@ -296,22 +296,32 @@ def gaussians(k, d=4, n=600, seed=9):
 @pytest.mark.parametrize("k", [2, 3])
 def test_quadratic_against_pot(k):
     X, z = gaussians(k)
-    eraser = excise.fit(X, z, "quadratic")
+    original, center, scale = X, X.mean(0), X.std(0)
+    fitted = excise.fit(X, z, "quadratic")
+    # Transport is measured in standard deviations, so that units do not matter.
+    X = (X - center) / scale
     means = np.stack([X[z == c].mean(0) for c in range(k)])
     covs = np.stack([np.cov(X[z == c].T, bias=True) for c in range(k)])
     weights = np.bincount(z) / len(z)
     _, target = ot.gaussian.bures_wasserstein_barycenter(means, covs, weights, num_iter=10_000, eps=1e-14)[:2]
     for c in range(k):
         A, b = ot.gaussian.bures_wasserstein_mapping(means[c], X.mean(0), covs[c], target)
-        assert np.abs(X[z == c] @ A + b - eraser(X, z)[z == c]).max() < 1e-8 * np.abs(X).max()
+        assert np.abs(X[z == c] @ A + b - (fitted(original, z)[z == c] - center) / scale).max() < 1e-8
     A, b = ot.gaussian.bures_wasserstein_mapping(means[0], means[1], covs[0], covs[1])
-    assert np.abs(eraser.edit(X[z == 0], 0, 1) - (X[z == 0] @ A + b)).max() < 1e-8 * np.abs(X).max()
-    moved = eraser.edit(X[z == 0], 0, 1)
+    moved = (fitted.edit(original[z == 0], 0, 1) - center) / scale
+    assert np.abs(moved - (X[z == 0] @ A + b)).max() < 1e-8
     assert np.allclose(moved.mean(0), means[1])
     assert np.allclose(np.cov(moved.T, bias=True), covs[1])
-    assert eraser.info["converged"] is True
+    assert fitted.info["converged"] is True
     with pytest.raises(excise.ConceptError, match="no class 9; classes are 0, 1"):
-        eraser.edit(X, 9, 0)
+        fitted.edit(X, 9, 0)
+    with pytest.raises(excise.InputError, match="X has 3 features"):
+        fitted.edit(X[:, :3], 0, 1)
+    units = 10.0 ** np.linspace(-8, 8, 4)
+    assert np.allclose(excise.erase(original * units, z, "quadratic") / units, fitted(original, z), rtol=1e-6)
+    assert fitted(original.astype(np.float16), z, rounding="stochastic", seed=0).dtype == np.float16
+    with pytest.raises(excise.ExciseError, match="carries no gradient"):
+        fitted(torch.from_numpy(original).requires_grad_(True), z)
 
 
 def test_quadratic_with_singular_class_covariances():
@@ -334,6 +344,8 @@ def test_quadratic_with_singular_class_covariances():
         eraser = excise.fit(Y, y, "quadratic")
     assert np.isfinite(eraser(Y, y)).all()
     assert class_gap(eraser(Y, y), y) < 1e-9
+    light = excise.fit(X, z, "quadratic", sample_weight=np.full(len(z), 1 / len(z)))  # weights are not rows
+    assert np.allclose(light(X, z), excise.erase(X, z, "quadratic"))
     few = np.concatenate([np.flatnonzero(z == 0)[:3], np.flatnonzero(z == 1)])
     assert np.isfinite(excise.erase(X[few], z[few], "quadratic", shrinkage="oas")).all()
     with pytest.raises(excise.InputError, match="class 0 has 1 row"):
@@ -352,12 +364,13 @@ def test_quadratic_says_when_it_has_not_converged():
 def test_inlp_against_a_plain_loop():
     X, z, _ = data(10, d=12)
     eraser = excise.inlp(X, z, rounds=3, classifier=RidgeClassifier())
+    G = (X - X.mean(0)) / np.sqrt(((X - X.mean(0)) ** 2).mean())
     B = np.zeros((0, 12))
     accuracies = []
     for _ in range(3):
         P = np.eye(12) - np.linalg.pinv(B, rcond=1e-8) @ B if len(B) else np.eye(12)
-        model = RidgeClassifier().fit(X @ P, z)
-        accuracies.append(model.score(X @ P, z))
+        model = RidgeClassifier().fit(G @ P, z)
+        accuracies.append(model.score(G @ P, z))
         B = np.vstack([B, model.coef_])
     assert np.allclose(eraser.P, np.eye(12) - np.linalg.pinv(B, rcond=1e-8) @ B, atol=1e-7)
     assert [r["accuracy"] for r in eraser.info["rounds"]] == pytest.approx(accuracies)
@@ -376,6 +389,80 @@ def test_inlp_stops_at_chance_and_says_when_it_did_not():
         excise.inlp(X, z, rounds=1)
     with pytest.raises(excise.ExciseError, match="must be linear"):
         excise.inlp(X, z, classifier=DecisionTreeClassifier())
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e-2, 1.0, 1e8])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_inlp_does_not_depend_on_one_unit_or_an_offset(unit, offset):
+    rng = np.random.default_rng(0)
+    z = (rng.random(2000) < 0.3).astype(int)
+    X = rng.standard_normal((2000, 6))
+    X[:, 0] += 3 * z
+    eraser = excise.inlp((X + offset) * unit, z)
+    assert eraser.rank >= 1
+    assert eraser.info["canonical_left"] < 0.1 < 0.7 < eraser.info["canonical_before"]
+
+
+@pytest.mark.parametrize("method", ["inlp", "rlace"])
+def test_nothing_is_written_into_features_that_hardly_vary(method):
+    """A removed coordinate that is copied into a dead feature, however small, is not removed."""
+    rng = np.random.default_rng(0)
+    z = (rng.random(2000) < 0.3).astype(int)
+    X = rng.standard_normal((2000, 6))
+    X[:, 0] += 3 * z
+    X[:, 5] *= 1e-30
+    eraser = excise.fit(X, z, method)
+    assert eraser.info["canonical_before"] > 0.7
+    assert eraser.info["canonical_left"] < 0.15
+
+
+def test_a_classifier_at_chance_is_not_believed_where_least_squares_finds_the_concept():
+    from excise.methods._common import canonical_correlation, warn_left
+
+    X, z, _ = data(17)
+    expected = np.sqrt(
+        max(
+            np.linalg.eigvals(
+                np.linalg.solve(covariance(X, X), covariance(X, one_hot(z))[:, :2])
+                @ np.linalg.solve(covariance(one_hot(z), one_hot(z))[:2, :2], covariance(X, one_hot(z))[:, :2].T)
+            ).real
+        )
+    )
+    assert canonical_correlation(X, z) == pytest.approx(expected, rel=1e-8)
+    with pytest.warns(excise.ExciseWarning, match=r"canonical correlation with the concept is still 0\.7.*standardise"):
+        warn_left(0.8, 0.7, 0.01, "RLACE")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_left(0.8, 0.1, 0.01, "RLACE")
+
+
+def test_inlp_says_when_its_classifier_did_not_converge():
+    X, z, _ = data(14)
+    with pytest.warns(excise.ExciseWarning, match="did not converge in"):
+        excise.inlp(X, z, rounds=2, classifier=LogisticRegression(max_iter=1))
+    with pytest.raises(excise.ExciseError, match="must be an object, not a class"):
+        excise.inlp(X, z, classifier=LogisticRegression)
+
+
+@pytest.mark.parametrize("method", ["inlp", "rlace"])
+def test_kind_reaches_the_methods_that_train(method):
+    X, z, _ = data(15)
+    with pytest.raises(excise.ConceptError, match="kind='categorical'"):
+        excise.fit(X, z.astype(float), method)
+    options = {"steps": 50} if method == "rlace" else {}
+    eraser = excise.fit(X, z.astype(float), method, kind="categorical", **options)
+    again = excise.ConceptEraser(method, kind="categorical", method_options=options).fit(X, z.astype(float))
+    assert np.array_equal(eraser.left, again.eraser_.left)
+
+
+@pytest.mark.parametrize(
+    "method", ["leace", "sal", "mean_projection", "splince", "fair_pca", "inlp", "rlace", "random"]
+)
+@pytest.mark.parametrize("strength", [np.nan, np.inf, "a"])
+def test_strength_must_be_a_number(method, strength):
+    X, z, y = data(16, 100, 4)
+    with pytest.raises(excise.ExciseError, match="strength must be a finite number"):
+        excise.fit(X, z, method, y=y if method == "splince" else None, strength=strength)
 
 
 def test_inlp_by_class():
@@ -410,6 +497,26 @@ def test_fantope_projection_is_the_nearest_point(seed, d, q):
         assert ((A - P) * (F @ F.T - P)).sum() < 1e-9
 
 
+def test_rlace_reports_the_projection_that_it_returns():
+    rng = np.random.default_rng(4)
+    z = rng.integers(0, 2, 300)
+    X = rng.standard_normal((300, 8)) + np.outer(z, rng.standard_normal(8))
+    for seed in range(6):
+        eraser = excise.rlace(X, z, steps=400, check_every=50, seed=seed)
+        chosen = next(c for c in eraser.info["checks"] if c["step"] == eraser.info["chosen_step"])
+        assert chosen["at_chance"] == eraser.info["at_chance"]
+        over = [max(0.0, c["accuracy"] - c["majority"]) for c in eraser.info["checks"]]
+        assert max(0.0, chosen["accuracy"] - chosen["majority"]) <= min(over) + (0.002 if chosen["at_chance"] else 0.0)
+
+
+def test_fantope_points_stay_narrow():
+    rng = np.random.default_rng(0)
+    point = Fantope(np.zeros((40, 0)), np.zeros(0), 1 / 40)
+    for _ in range(200):
+        point = point.step(*(0.2 * rng.standard_normal((2, 40, 2))), 1)
+    assert point.V.shape[1] <= 10
+
+
 def test_fantope_steps_are_the_dense_projection():
     rng = np.random.default_rng(0)
     point, dense = Fantope(np.zeros((9, 0)), np.zeros(0), 2 / 9), np.eye(9) * 2 / 9
@@ -439,7 +546,15 @@ def test_rlace_says_when_it_has_not_converged_and_refuses_bad_input():
     X, z, _ = data(13)
     with pytest.warns(excise.ExciseWarning, match=r"not reached chance: after 20 steps .* raise steps or rank"):
         excise.rlace(X, z, steps=20)
-    for options, message in (({"rank": 8}, "between 1 and 7"), ({"select_on": "test"}, "select_on must be")):
+    for options, message in (
+        ({"rank": 8}, "between 1 and 7"),
+        ({"rank": 1.5}, "whole number"),
+        ({"steps": 0}, "at least 1"),
+        ({"check_every": 0}, "at least 1"),
+        ({"seed": -1}, "at least 0"),
+        ({"learning_rate": np.nan}, "positive"),
+        ({"select_on": "test"}, "select_on must be"),
+    ):
         with pytest.raises(excise.ExciseError, match=message):
             excise.rlace(X, z, **options)
     with pytest.raises(excise.InputError, match="too few to hold out"):

@@ -7,13 +7,14 @@ erased. A probe that is trained on the eraser's own rows would find nothing ther
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import numpy as np
 
 from excise._array import as_rows, check_features, computable, host
 from excise._files import versions
+from excise._statistics import not_finite
 from excise.eraser import AffineEraser
-from excise.errors import ConceptError, ExciseError
+from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.fitting import METHODS, fit
+from excise.methods._common import check_whole, greatest_correlation
 from excise.methods.inlp import class_codes
 from excise.moments import flat_labels
 
@@ -90,8 +93,13 @@ class Comparison:
                 "-" if o.fitted_correlation is None else f"{o.fitted_correlation:.0e}",
             ]
             cells += [_show(o.task_accuracy), _show(o.tpr_gap)] if with_task else []
-            lines.append("| " + " | ".join([name, *cells]) + f" |{' ' + o.note if o.note else ''}")
-        return "\n".join(lines)
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+        by_note: dict[str, list[str]] = {}
+        for o in self.outcomes:
+            if o.note:
+                by_note.setdefault(o.note, []).append(o.method)
+        notes = [f"- {', '.join(names)}: {note}" for note, names in by_note.items()]
+        return "\n".join(lines + (["", *notes] if notes else []))
 
     def __str__(self) -> str:
         return (
@@ -113,6 +121,7 @@ def compare(
     seed: int = 0,
     groups: Any = None,
     options: dict[str, dict[str, Any]] | None = None,
+    kind: Any = None,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Fit every method on half of the rows; train probes on 30% more, erased, and measure them on the last 20%.
@@ -122,8 +131,10 @@ def compare(
         z: classes, one per row.
         methods: names of METHODS; all that can be fitted unless given (splince needs y).
         y: the task, one class per row: adds its accuracy and the TPR gap.
+        seed: of the split and of the methods that draw at random.
         groups: rows of one group stay on one side of the split (e.g. all sentences about one person).
         options: per method, e.g. {"rlace": {"steps": 2000}}.
+        kind: "categorical" where the labels do not say it themselves.
         progress: called with the name of each method before it starts.
 
     A method that fails is a row with the reason, not the end of the comparison.
@@ -132,12 +143,17 @@ def compare(
         ConceptError: the concept is not one column of classes, or a class is too small to split.
     """
     X = check_features(X)
+    if X.ndim < 2:
+        raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
+    check_whole("seed", seed, 0)
     rows = host(as_rows(computable(X)))
+    if not np.isfinite(rows).all():
+        raise not_finite(rows)
     lead = tuple(X.shape[:-1])
-    codes, names = class_codes(z, lead, len(rows))
-    task = None if y is None else class_codes(y, lead, len(rows))[0]
+    codes, names = class_codes(z, lead, len(rows), kind)
+    task = None if y is None else class_codes(y, lead, len(rows), what="y (the task)")[0]
     chosen = list(methods) if methods is not None else [m for m in METHODS if m != "splince" or y is not None]
-    unknown = [m for m in chosen if m not in METHODS]
+    unknown = [m for m in (*chosen, *(options or {})) if m not in METHODS]
     if unknown:
         raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
     fit_rows, probe, held = _split(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
@@ -176,6 +192,10 @@ def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
         first, rest = train_test_split(rows, test_size=0.5, stratify=codes, random_state=seed)
         second, third = train_test_split(rest, test_size=0.4, stratify=codes[rest], random_state=seed)
     else:
+        if len(groups) != len(codes) or len(np.unique(groups)) < 6:
+            raise InputError(
+                f"groups must be one per row and at least 6, got {len(np.unique(groups))} on {len(groups)} rows"
+            )
         first, rest = next(GroupShuffleSplit(1, test_size=0.5, random_state=seed).split(rows, groups=groups))
         inner = next(GroupShuffleSplit(1, test_size=0.4, random_state=seed).split(rest, groups=groups[rest]))
         second, third = (rest[part] for part in inner)
@@ -186,14 +206,18 @@ def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
 
 def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
     data, at = measure, measure.fit_rows
+    if "seed" in inspect.signature(METHODS[name].function).parameters:
+        options = {"seed": data.seed, **options}
     start = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             task = data.task[at] if METHODS[name].takes == "task" and data.task is not None else None
             eraser = fit(data.X[at], data.codes[at], name, y=task, **options)
-        return measure(name, eraser, time.perf_counter() - start)
-    except ExciseError as error:
+        seconds = time.perf_counter() - start
+        said = "; ".join(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, ExciseWarning)))
+        return replace(measure(name, eraser, seconds), note=said)
+    except Exception as error:  # the other methods go on
         labels = METHODS[name].labels
         return Outcome(name, None, None, None, None, None, None, None, None, labels, note=f"not fitted: {error}")
 
@@ -213,11 +237,10 @@ class _Measure:
             erased = eraser(X)
         else:
             erased = eraser(X, codes)
-        # Standardised for the probes, but no feature is blown up that hardly varies beside the others: what is left
-        # where all variance was removed is rounding.
-        spread = np.asarray(erased[a], dtype=np.float64).std(axis=0)
-        floor = 1e-6 * float(np.sqrt(np.mean(np.asarray(X[a], dtype=np.float64).var(axis=0))))
-        inputs = (erased - erased[a].mean(axis=0)) / np.maximum(spread, max(floor, 1e-300))
+        X, erased = np.asarray(X, dtype=np.float64), np.asarray(erased, dtype=np.float64)
+        # Standardised for the probes; but a feature of which less than a millionth is left is not blown up: that is rounding.
+        floor = np.maximum(1e-6 * X[a].std(axis=0), 1e-300)
+        inputs = (erased - erased[a].mean(axis=0)) / np.maximum(erased[a].std(axis=0), floor)
         linear = _linear(inputs[a], codes[a], inputs[b], codes[b])
         nonlinear = _nonlinear(inputs[a], codes[a], inputs[b], codes[b], self.seed)
         centred = X[b] - X[a].mean(axis=0)
@@ -226,7 +249,7 @@ class _Measure:
             figures = _task(inputs[a], self.task[a], inputs[b], self.task[b], codes[b])
         return Outcome(
             method=name,
-            fitted_correlation=_correlation(erased[self.fit_rows], codes[self.fit_rows]),
+            fitted_correlation=greatest_correlation(erased[self.fit_rows], codes[self.fit_rows]),
             linear_loss=linear[0],
             linear_accuracy=linear[1],
             nonlinear_loss=nonlinear[0],
@@ -237,15 +260,6 @@ class _Measure:
             needs_labels=eraser is not None and not isinstance(eraser, AffineEraser),
             **figures,
         )
-
-
-def _correlation(X: Any, codes: Any) -> float:
-    X = np.asarray(X, dtype=np.float64)
-    Z = np.eye(int(codes.max()) + 1)[codes]
-    sx, sz = X.std(axis=0), Z.std(axis=0)
-    c = np.abs((X - X.mean(axis=0)).T @ (Z - Z.mean(axis=0)) / len(X))
-    safe = np.where(sx > 1e-12 * max(float(sx.max()), 1e-300), sx, np.inf)
-    return float((c / safe[:, None] / np.where(sz > 0, sz, np.inf)).max())
 
 
 def _scores(model: Any, X: Any, labels: Any) -> tuple[float, float]:

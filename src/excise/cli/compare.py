@@ -41,8 +41,10 @@ def compare(
 
     from excise.auditing.comparison import compare as run
     from excise.data import open_table
-    from excise.errors import ConceptError
+    from excise.errors import ConceptError, ExciseError
 
+    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise ExciseError(f"cannot draw {figure}: expected a file that ends in .png, .svg or .pdf")
     table = open_table(x, z, features, concept)
     if table.z is None:
         raise ConceptError("no labels: pass a second file, or name the column of X with --concept")

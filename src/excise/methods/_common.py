@@ -13,12 +13,16 @@ from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.moments import Moments
 
 __all__ = [
+    "canonical_correlation",
     "check_strength",
+    "check_whole",
     "correlation_matrix",
     "describe",
+    "greatest_correlation",
     "require_concept",
     "warn_few_rows",
     "warn_hidden",
+    "warn_left",
     "warn_rank_zero",
 ]
 
@@ -73,6 +77,50 @@ def warn_hidden(hidden: float) -> None:
 def check_strength(strength: float) -> None:
     if isinstance(strength, str) or not np.isfinite(strength):
         raise ExciseError(f"strength must be a finite number, got {strength!r}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raises ExciseError unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ExciseError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def warn_left(before: float, after: float, by_chance: float, method: str) -> None:
+    """A classifier at chance is no proof: say so where least squares still finds the concept."""
+    if after > max(0.5 * before, 3.0 * by_chance):
+        warnings.warn(
+            f"{method} stopped because its classifier found nothing, but the canonical correlation with the concept is still "
+            f"{after:.2g} ({before:.2g} before): the classifier does not see features of small spread; standardise them, or use leace",
+            ExciseWarning,
+            stacklevel=3,
+        )
+
+
+def greatest_correlation(X: Any, codes: Any) -> float:
+    """Greatest |correlation| of a feature (NumPy, float64) with a class; features that hardly vary count too."""
+    Z = np.eye(int(codes.max()) + 1)[codes]
+    Xc, Zc = X - X.mean(axis=0), Z - Z.mean(axis=0)
+    sizes = np.linalg.norm(Xc, axis=0)
+    noise = 1e-13 * np.linalg.norm(X, axis=0)  # a constant, to rounding
+    c = (
+        np.abs(Xc.T @ Zc)
+        / np.where(sizes > noise, sizes, np.inf)[:, None]
+        / np.maximum(np.linalg.norm(Zc, axis=0), 1e-300)
+    )
+    return float(c.max(initial=0.0))
+
+
+def canonical_correlation(X: Any, codes: Any) -> float:
+    """Greatest canonical correlation of features (NumPy, float64) with classes, by singular values of the data."""
+    Z = np.eye(int(codes.max()) + 1)[codes]
+    Xc = X - X.mean(axis=0)
+    sizes = np.linalg.norm(Xc, axis=0)
+    varies = sizes > 1e-13 * np.linalg.norm(X, axis=0)
+    if not varies.any():
+        return 0.0
+    Q, s, _ = np.linalg.svd(Xc[:, varies] / sizes[varies], full_matrices=False)
+    W, t, _ = np.linalg.svd(Z - Z.mean(axis=0), full_matrices=False)
+    return float(np.linalg.svd(Q[:, s > 1e-10 * s[0]].T @ W[:, t > 1e-10 * t[0]], compute_uv=False)[0])
 
 
 def warn_rank_zero() -> None:

@@ -7,7 +7,14 @@ from excise._linalg import basis, complement, correlations_with, scales
 from excise.class_moments import ClassMoments
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows
+from excise.methods._common import (
+    check_strength,
+    check_whole,
+    correlation_matrix,
+    describe,
+    require_concept,
+    warn_few_rows,
+)
 from excise.moments import Moments
 
 __all__ = ["fair_pca"]
@@ -36,6 +43,8 @@ def fair_pca(
         ExciseError: more components than there are directions, or "covariance" without ClassMoments.
         ConceptError, InputError: as leace.
     """
+    check_strength(strength)
+    check_whole("n_components", n_components, 1)
     if constraint not in ("mean", "covariance"):
         raise ExciseError(f"constraint must be 'mean' or 'covariance', got {constraint!r}")
     if constraint == "covariance" and not isinstance(m, ClassMoments):
@@ -47,7 +56,9 @@ def fair_pca(
     U, _ = basis(correlations_with(whole.cov_xz, whole.cov_zz, D))
     R = complement(U)  # (d, d - r), orthonormal
     most = R.shape[1]
-    if not 1 <= n_components <= most:
+    if most == 0:
+        raise ExciseError(f"the concept takes all {whole.d} dimensions of X: there is no direction left without it")
+    if n_components > most:
         raise ExciseError(
             f"n_components must be between 1 and {most} ({whole.d} features less {U.shape[1]} directions of the concept), "
             f"got {n_components}"

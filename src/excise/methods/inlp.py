@@ -18,6 +18,7 @@ from excise._linalg import extended
 from excise.concept import Concept
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
+from excise.methods._common import canonical_correlation, check_strength, check_whole, warn_left
 from excise.moments import flat_labels
 
 __all__ = ["inlp"]
@@ -29,6 +30,7 @@ def inlp(
     rounds: int = 20,
     classifier: Any = None,
     y: Any = None,
+    kind: Any = None,
     strength: float = 1.0,
     seed: int = 0,
     progress: Callable[[dict[str, Any]], None] | None = None,
@@ -41,11 +43,12 @@ def inlp(
         rounds: at most so many.
         classifier: any scikit-learn linear classifier (with `coef_`); logistic regression unless given.
         y: the task: with it, each round trains on the rows of one class of y, in turn (the by-class variant).
+        kind: "categorical" where the labels do not say it themselves.
         seed: for the classifier, where it has a random state.
         progress: called with the figures of each round.
 
-    A round is at chance when its accuracy on the rows that it was trained on exceeds the majority's share by no more than
-    one standard error. `info["rounds"]` has loss and accuracy per round, `info["at_chance"]` says whether it got there.
+    A round is at chance when, on the rows that it was trained on, its accuracy exceeds the majority's share by no more than
+    one standard error, and its loss is below the constant's by no more than random labels would give. `info["rounds"]` has loss and accuracy per round, `info["at_chance"]` says whether it got there.
 
     Raises:
         InputError, ConceptError: as leace; also a concept that is not one column of classes.
@@ -53,29 +56,38 @@ def inlp(
     X = check_features(X)
     if X.ndim < 2:
         raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
-    if rounds < 1:
-        raise ExciseError(f"rounds must be at least 1, got {rounds}")
+    check_whole("rounds", rounds, 1)
+    check_whole("seed", seed, 0)
+    check_strength(strength)
+    if isinstance(classifier, type):
+        raise ExciseError(f"classifier must be an object, not a class: {classifier.__name__}()")
     rows = as_rows(computable(X))
     data = host(rows).astype(np.float64)
     if not np.isfinite(data).all():
         raise InputError(
             f"X has {int((~np.isfinite(data)).sum())} values that are NaN or infinite: remove or impute them"
         )
-    labels, names = class_codes(z, tuple(X.shape[:-1]), len(data))
+    labels, names = class_codes(z, tuple(X.shape[:-1]), len(data), kind)
     groups = _groups(y, tuple(X.shape[:-1]), labels)
     d = data.shape[1]
+    # Centred and divided by one number: the same row spaces, and a penalty that means the same in all units.
+    game = data - data.mean(axis=0)
+    unit = float(np.sqrt(np.mean(game**2)))
+    if unit == 0.0 or not np.isfinite(unit):
+        raise InputError("X is constant, or its squares overflow: there is nothing to project")
+    game /= unit
     B = np.zeros((d, 0))
     history: list[dict[str, Any]] = []
     quiet = 0  # groups in a row that were at chance
     for number in range(rounds):
         part = groups[number % len(groups)]
-        projected = data[part] - data[part] @ B @ B.T
+        projected = game[part] - game[part] @ B @ B.T
         figures, weights = _train(projected, labels[part], classifier, seed + number)
         figures["round"] = number + 1
         history.append(figures)
         if progress is not None:
             progress(figures)
-        quiet = quiet + 1 if figures["accuracy"] <= figures["majority"] + figures["standard_error"] else 0
+        quiet = quiet + 1 if _at_chance(figures, (d - B.shape[1]) * (len(names) - 1) / len(part)) else 0
         if quiet >= len(groups):
             break
         if quiet == 0:
@@ -91,6 +103,17 @@ def inlp(
             ExciseWarning,
             stacklevel=2,
         )
+    slow = sum(not h["converged"] for h in history)
+    if slow:
+        warnings.warn(
+            f"the classifier did not converge in {slow} of {len(history)} rounds: raise its max_iter",
+            ExciseWarning,
+            stacklevel=2,
+        )
+    before = canonical_correlation(game, labels)
+    after = canonical_correlation(game - game @ B @ B.T, labels) if B.shape[1] < d else 0.0
+    if at_chance:
+        warn_left(before, after, float(np.sqrt(d / len(data))), "INLP")
     info = {
         "method": "inlp",
         "n": float(len(data)),
@@ -99,6 +122,8 @@ def inlp(
         "classes": [list(name) if isinstance(name, tuple) else name for name in names],
         "rounds": history,
         "at_chance": at_chance,
+        "canonical_before": before,
+        "canonical_left": after,
         "by_class": y is not None,
         "strength": strength,
         "seed": seed,
@@ -108,23 +133,33 @@ def inlp(
     return AffineEraser(B, strength * B, convert(np.zeros(d), rows), info)
 
 
-def class_codes(z: Any, lead: tuple[int, ...], n: int) -> tuple[Any, tuple[Any, ...]]:
+def _at_chance(figures: dict[str, Any], by_chance: float) -> bool:
+    """Accuracy and, where there is one, loss as if the labels were random; `by_chance` nats are gained by overfitting."""
+    if figures["accuracy"] > figures["majority"] + figures["standard_error"]:
+        return False
+    return figures["loss"] is None or bool(figures["trivial_loss"] - figures["loss"] <= by_chance)
+
+
+def class_codes(
+    z: Any, lead: tuple[int, ...], n: int, kind: Any = None, what: str = "concept"
+) -> tuple[Any, tuple[Any, ...]]:
     """Class of each row as a code, and the names.
 
     Raises:
         ConceptError: not one column of classes, one class only, or another number of labels than rows.
     """
-    concept, encoded = (lambda labels: Concept.of(labels).extend(labels))(flat_labels(z, lead))
+    labels = flat_labels(z, lead)
+    try:
+        concept, encoded = Concept.of(labels, kind=kind).extend(labels)
+    except ConceptError as error:
+        raise ConceptError(f"{what}: {error}") from None
     if encoded.codes is None:
-        raise ConceptError(
-            f"this method needs one column of classes, got a {concept.kind} concept of {concept.k} columns"
-        )
+        raise ConceptError(f"{what}: one column of classes is needed, got a {concept.kind} one of {concept.k} columns")
     if encoded.n != n:
-        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels: pass one label per row")
+        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels ({what}): pass one label per row")
     if concept.k < 2:
         raise ConceptError(
-            f"concept has one class only ({concept.names[0]!r}, {n} rows): nothing can be erased; pass labels with at least "
-            f"two classes"
+            f"{what} has one class only ({concept.names[0]!r}, {n} rows): pass labels with at least two classes"
         )
     return encoded.codes, concept.names
 
@@ -133,7 +168,7 @@ def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:
     """Rows of each class of y that have at least two classes of the concept; all rows where there is no y."""
     if y is None:
         return [np.arange(len(labels))]
-    codes, _ = class_codes(y, lead, len(labels))
+    codes, _ = class_codes(y, lead, len(labels), what="y (the task)")
     groups = [np.flatnonzero(codes == c) for c in range(codes.max() + 1)]
     usable = [group for group in groups if len(np.unique(labels[group])) > 1]
     if not usable:

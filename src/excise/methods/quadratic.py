@@ -14,7 +14,7 @@ import numpy as np
 from excise._array import Array, namespace
 from excise._linalg import UNEQUAL, inverse_root_psd, rank_psd, root_psd, scales
 from excise.class_moments import ClassMoments
-from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
+from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.methods._common import describe, require_concept
 from excise.shrinkage import Shrinkage, shrink
 from excise.transport import TransportEraser, transport_map
@@ -25,7 +25,7 @@ __all__ = ["quadratic"]
 def quadratic(
     m: ClassMoments, shrinkage: Shrinkage = "none", tolerance: float = 1e-12, max_iterations: int = 500
 ) -> TransportEraser:
-    """r(x, c) = T_c (x - mean_c) + mean with T_c = Sc^-1/2 (Sc^1/2 S* Sc^1/2)^1/2 Sc^-1/2.
+    """r(x, c) = T_c (x - mean_c) + mean with T_c = Sc^-1/2 (Sc^1/2 S* Sc^1/2)^1/2 Sc^-1/2, features standardised.
 
     mean is the mean of all rows; S* is the barycentre of the class covariances, weighted by class frequency: in closed form
     for two classes, by the fixed-point iteration S* <- S*^-1/2 (sum p_c (S*^1/2 Sc S*^1/2)^1/2)^2 S*^-1/2 otherwise.
@@ -40,35 +40,35 @@ def quadratic(
         ConceptError: one class only.
         InputError: a class with one row.
     """
+    if not isinstance(m, ClassMoments):
+        raise InputError(
+            f"expected ClassMoments, got {type(m).__name__}: ClassMoments().update(X, z), or use excise.fit"
+        )
     whole = m.to_moments()
     require_concept(whole)
-    if len(m.names) < 2:
-        raise ConceptError("quadratic erasure needs at least two classes with rows")
-    counts = m.n
-    if counts.min() < 2:
-        few = m.names[int(np.argmin(counts))]
-        raise InputError(f"class {few!r} has {counts.min():g} row: quadratic erasure needs a covariance per class")
+    rows = m.rows
+    if rows.min() < 2:
+        few = m.names[int(np.argmin(rows))]
+        raise InputError(f"class {few!r} has {rows.min()} row: quadratic erasure needs a covariance per class")
     if not np.isfinite(tolerance) or tolerance <= 0:
         raise ExciseError(f"tolerance must be a positive number, got {tolerance}")
-    xp = namespace(whole.mean_x)
-    covs = [m.covs[c] for c in range(len(counts))]
-    intensities = []
-    for c, S in enumerate(covs):
+    D = scales(whole.var_x)
+    units = D[:, None] * D[None, :]
+    xp = namespace(D)
+    covs, intensities = [], []
+    for c, count in enumerate(m.n.tolist()):
+        S = m.covs[c] / units
         own = scales(xp.linalg.diagonal(S))
-        shrunk, a = shrink(S / own[:, None] / own[None, :], float(counts[c]), shrinkage)
-        covs[c] = shrunk * own[:, None] * own[None, :] if a > 0 else S
+        shrunk, a = shrink(S / own[:, None] / own[None, :], count, shrinkage)
+        covs.append(shrunk * own[:, None] * own[None, :] if a > 0 else S)
         intensities.append(a)
-    weights = counts / counts.sum()
-    target, report = _barycentre(covs, weights, tolerance, max_iterations)
+    target, report = _barycentre(covs, m.n / m.n.sum(), tolerance, max_iterations)
     maps = [transport_map(S, target) for S in covs]
-    left = max(
-        float(xp.max(xp.abs(T @ S @ T.T - target))) / max(float(xp.max(xp.abs(target))), 1e-300)
-        for T, S in zip(maps, covs, strict=True)
-    )
+    left = max(float(xp.max(xp.abs(T @ S @ T.T - target))) for T, S in zip(maps, covs, strict=True))
     if left > UNEQUAL:
         warnings.warn(
-            f"the class covariances cannot be made equal by linear maps (they still differ by {left:.2g} of their size): "
-            f"some class does not vary where another does; pass shrinkage='oas', or drop those features",
+            f"the class covariances cannot be made equal by linear maps (they still differ by {left:.2g}, in units of the "
+            f"features' variances): some class does not vary where another does; pass shrinkage='oas', or drop those features",
             ExciseWarning,
             stacklevel=2,
         )
@@ -76,7 +76,14 @@ def quadratic(
         whole, "quadratic", shrinkage=shrinkage, shrinkage_intensity=intensities, residual=left
     )
     return TransportEraser(
-        xp.stack(maps), m.means, xp.stack(covs), whole.mean_x, m.names, m.concept, {**info, **report}
+        xp.stack([T * D[:, None] / D[None, :] for T in maps]),
+        m.means,
+        xp.stack([S * units for S in covs]),
+        whole.mean_x,
+        D,
+        m.names,
+        m.concept,
+        {**info, **report},
     )
 
 

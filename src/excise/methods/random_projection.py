@@ -18,7 +18,9 @@ def random_projection(d: int, rank: int, seed: int, strength: float = 1.0) -> Af
     >>> e.rank, bool(np.allclose(e.P @ e.P, e.P))
     (3, True)
     """
-    if not 0 <= rank <= d or d < 1:
+    if isinstance(strength, str) or not np.isfinite(strength):
+        raise ExciseError(f"strength must be a finite number, got {strength!r}")
+    if int(rank) != rank or not 0 <= rank <= d or d < 1:
         raise ExciseError(f"rank must be between 0 and d = {d}, got {rank}")
     U, T = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, rank)))
     U = U * np.where(np.diag(T) < 0, -1.0, 1.0)  # the sign makes the distribution uniform

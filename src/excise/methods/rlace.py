@@ -17,9 +17,10 @@ import numpy as np
 from excise._array import Array, as_rows, check_features, computable, convert, host, namespace
 from excise._chunks import small_products
 from excise._files import versions
-from excise._linalg import SAME_LEVEL
+from excise._linalg import DEAD, SAME_LEVEL
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError, ExciseWarning, InputError
+from excise.methods._common import canonical_correlation, check_strength, check_whole, warn_left
 from excise.methods.inlp import class_codes
 
 AVERAGE_EVERY = 10
@@ -39,6 +40,7 @@ def rlace(
     check_every: int = 500,
     tolerance: float = 0.002,
     select_on: str = "held out",
+    kind: Any = None,
     strength: float = 1.0,
     seed: int = 0,
     progress: Callable[[dict[str, Any]], None] | None = None,
@@ -54,6 +56,7 @@ def rlace(
         learning_rate: for features of unit mean variance, to which X is scaled for the game.
         tolerance: stop when the probe's accuracy is within this of the majority's share.
         select_on: "held out" (a fifth of the rows, which the game does not see) or "training", as the original does.
+        kind: "categorical" where the labels do not say it themselves.
         seed: of the split, the batches and the start.
         progress: called with the figures of each check.
 
@@ -65,9 +68,15 @@ def rlace(
         raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
     if select_on not in ("held out", "training"):
         raise ExciseError(f"select_on must be 'held out' or 'training', got {select_on!r}")
+    for name, value in (("rank", rank), ("steps", steps), ("batch", batch), ("check_every", check_every)):
+        check_whole(name, value, 1)
+    check_whole("seed", seed, 0)
+    check_strength(strength)
+    if not np.isfinite(learning_rate) or learning_rate <= 0:
+        raise ExciseError(f"learning_rate must be a positive number, got {learning_rate}")
     rows = as_rows(computable(X))
     n, d = rows.shape
-    if not 1 <= rank < d:
+    if rank >= d:
         raise ExciseError(f"rank must be between 1 and {d - 1}, got {rank}")
     xp = namespace(rows)
     data = xp.astype(rows, xp.float64)
@@ -75,7 +84,7 @@ def rlace(
         raise InputError(
             f"X has {int((~np.isfinite(host(data))).sum())} values that are NaN or infinite: remove or impute them"
         )
-    codes, names = class_codes(z, tuple(X.shape[:-1]), n)
+    codes, names = class_codes(z, tuple(X.shape[:-1]), n, kind)
     rng = np.random.default_rng(seed)
     order = rng.permutation(n)
     held = order[: n // 5] if select_on == "held out" else order
@@ -85,13 +94,14 @@ def rlace(
 
     # One number for all features: an orthogonal projection of the scaled data is one of the data.
     mean = xp.mean(data[convert(train, rows)], axis=0)
-    unit = float(xp.sqrt(xp.mean((data - mean) ** 2)))
-    if unit == 0.0:
-        raise InputError("X is constant: there is nothing to project")
+    with np.errstate(over="ignore"):
+        unit = float(xp.sqrt(xp.mean((data - mean) ** 2)))
+    if unit == 0.0 or not np.isfinite(unit):
+        raise InputError("X is constant, or its squares overflow: there is nothing to project")
     game = (data - mean) / unit
     start = time.perf_counter()
     with small_products(d):
-        best, history = _play(
+        best, chosen, history = _play(
             game,
             codes,
             train,
@@ -107,10 +117,17 @@ def rlace(
             rng,
             progress,
         )
-    if not history[-1]["at_chance"]:
+    # A feature that does not vary must not receive a trace, not even a rounding error, of what is removed.
+    varies = xp.astype(xp.std(game, axis=0) > DEAD, game.dtype)
+    best = xp.linalg.qr(best * varies[:, None])[0]
+    before = canonical_correlation(host(game), codes)
+    after = canonical_correlation(host(game - game @ best @ best.T), codes)
+    if chosen["at_chance"]:
+        warn_left(before, after, float(np.sqrt(d / n)), "RLACE")
+    else:
         warnings.warn(
-            f"RLACE has not reached chance: after {history[-1]['step']} steps the probe has accuracy "
-            f"{min(h['accuracy'] for h in history):.3f} (majority {history[-1]['majority']:.3f}) on {select_on} rows; raise "
+            f"RLACE has not reached chance: after {history[-1]['step']} steps the best probe has accuracy "
+            f"{chosen['accuracy']:.3f} (majority {chosen['majority']:.3f}) on {select_on} rows; raise "
             f"steps or rank, or use leace",
             ExciseWarning,
             stacklevel=2,
@@ -122,7 +139,10 @@ def rlace(
         "d": d,
         "classes": [list(name) if isinstance(name, tuple) else name for name in names],
         "checks": history,
-        "at_chance": history[-1]["at_chance"],
+        "chosen_step": chosen["step"],
+        "at_chance": chosen["at_chance"],
+        "canonical_before": before,
+        "canonical_left": after,
         "select_on": select_on,
         "seconds": time.perf_counter() - start,
         "strength": strength,
@@ -147,15 +167,19 @@ def _play(
     tolerance: float,
     rng: np.random.Generator,
     progress: Callable[[dict[str, Any]], None] | None,
-) -> tuple[Array, list[dict[str, Any]]]:
+) -> tuple[Array, dict[str, Any], list[dict[str, Any]]]:
     xp = namespace(X)
     d, k = X.shape[1], int(codes.max()) + 1
     P = Fantope(convert(np.zeros((d, 0)), X), np.zeros(0), rank / d)  # the middle
-    W, b = convert(0.01 * rng.standard_normal((d, k)), X), convert(np.zeros(k), X)
+    # The classifier starts at zero and not at random: weights on a feature that hardly varies would never be unlearnt, and
+    # the projection would write a copy of what it removes into that feature.
+    W, b = convert(np.zeros((d, k)), X), convert(np.zeros(k), X)
     speed_w, speed_b = xp.zeros_like(W), xp.zeros_like(b)
     one_hot = np.eye(k)
     history: list[dict[str, Any]] = []
-    best, best_gap = None, float("inf")
+    best: Array = None
+    chosen: dict[str, Any] = {}
+    best_gap = float("inf")
     average = P.dense()  # the players circle around the solution; their average goes there
     for step in range(1, steps + 1):
         pace = rate / (1.0 + 9.0 * step / steps)  # ten times slower at the end, or the game would circle for ever
@@ -181,18 +205,20 @@ def _play(
             history.append(figures)
             if progress is not None:
                 progress(figures)
-            gap = abs(figures["accuracy"] - figures["majority"])
-            if gap < best_gap:
-                best, best_gap = U, gap
+            gap = max(0.0, figures["accuracy"] - figures["majority"])
+            if gap < best_gap or figures["at_chance"]:
+                best, chosen, best_gap = U, figures, gap
             if figures["at_chance"]:
                 break
-    return best, history
+    return best, chosen, history
 
 
 @dataclass(frozen=True)
 class Fantope:
-    """A point P = rest * I + V diag(levels - rest) V^T of the Fantope. Few levels differ from the rest, so a step costs
-    O(d) and not O(d^3)."""
+    """A point P = rest * I + V diag(levels - rest) V^T of the Fantope.
+
+    Mostly few levels differ from the rest, and then a step costs O(d) instead of O(d^3).
+    """
 
     V: Array  # (d, p) orthonormal
     levels: Any  # (p,) eigenvalues along V
@@ -212,7 +238,9 @@ class Fantope:
         levels, others = host(values) + self.rest, d - Q.shape[1]
         t = _shift(np.append(levels, self.rest), np.append(np.ones(len(levels)), others), q)
         levels, rest = np.clip(levels - t, 0.0, 1.0), float(np.clip(self.rest - t, 0.0, 1.0))
-        keep = np.flatnonzero(np.abs(levels - rest) > SAME_LEVEL) if others else np.arange(len(levels))
+        if not others:
+            rest = 0.0  # all directions have a level of their own; those at zero need not be kept
+        keep = np.flatnonzero(np.abs(levels - rest) > SAME_LEVEL)
         return Fantope(Q @ vectors[:, convert(keep, A)], levels[keep], rest)
 
     def dense(self) -> Array:

@@ -12,10 +12,10 @@ from excise._array import host, namespace
 from excise._linalg import basis, correlations_with, scales
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.methods._common import check_strength, check_whole, describe, require_concept, warn_few_rows, warn_rank_zero
 from excise.moments import Moments
 
-__all__ = ["mean_projection", "sal"]
+__all__ = ["concept_rank", "mean_projection", "sal"]
 
 
 def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEraser:
@@ -34,11 +34,14 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     >>> sal(Moments().update(X, [1, -1, 1, -1] * 5)).P.round(12).tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
+    check_strength(strength)
     require_concept(m)
     D = scales(m.var_x)
     directions, _ = basis(correlations_with(m.cov_xz, m.cov_zz, D))  # the rank, decided without units
     full = directions.shape[1]
-    if rank is not None and not 1 <= rank <= full:
+    if rank is not None:
+        check_whole("rank", rank, 1)
+    if rank is not None and rank > full:
         raise ExciseError(f"rank must be between 1 and {full}, the rank of the cross-covariance, got {rank}")
     xp = namespace(D)
     if full == 0:
@@ -52,6 +55,12 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     about = describe(m, "sal", strength=strength, rank_of_cross_covariance=full, guards=rank in (None, full))
     about["singular_values"] = host(xp.linalg.svdvals(m.cov_xz)).tolist()
     return AffineEraser(U, strength * U, xp.zeros_like(m.mean_x), about)
+
+
+def concept_rank(m: Moments) -> int:
+    """Rank of the cross-covariance, decided without units: how many dimensions LEACE and SAL remove."""
+    require_concept(m)
+    return int(basis(correlations_with(m.cov_xz, m.cov_zz, scales(m.var_x)))[0].shape[1])
 
 
 def mean_projection(m: Moments, strength: float = 1.0) -> AffineEraser:

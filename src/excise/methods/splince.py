@@ -24,7 +24,14 @@ from excise._linalg import (
 )
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseWarning, InputError
-from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.methods._common import (
+    check_strength,
+    correlation_matrix,
+    describe,
+    require_concept,
+    warn_few_rows,
+    warn_rank_zero,
+)
 from excise.moments import Moments
 
 __all__ = ["splince"]
@@ -45,6 +52,7 @@ def splince(m: Moments, task: Moments, strength: float = 1.0) -> AffineEraser:
             erases one and keeps the other; or one of them does not vary.
         InputError: the two Moments are not of the same features.
     """
+    check_strength(strength)
     require_concept(m)
     require_concept(task)
     if task.d != m.d:

@@ -6,7 +6,7 @@ from excise._array import convert, host, namespace
 from excise._linalg import INFEASIBLE, basis_and_rows, least_dual, scales, share_outside, whitening
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, InputError
-from excise.methods._common import correlation_matrix, describe, require_concept, warn_few_rows
+from excise.methods._common import check_strength, correlation_matrix, describe, require_concept, warn_few_rows
 from excise.moments import Moments
 
 __all__ = ["switch"]
@@ -23,6 +23,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
         InputError: other features, or another number of columns.
         ConceptError: the second concept varies in a direction in which the first does not (rowsp(u2) outside rowsp(u1)).
     """
+    check_strength(strength)
     require_concept(m1)
     require_concept(m2)
     if m1.d != m2.d or m1.k != m2.k:
