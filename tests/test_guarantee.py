@@ -88,12 +88,14 @@ def test_float32_with_wild_spreads(rng, offset, mix):
     assert canonical_correlation(erased, Z) <= max(2 * rounded, 5 / np.sqrt(n))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bits(rng, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [(torch.bfloat16, 3), (torch.bfloat16, 100), (torch.float16, 3), (torch.float16, 30)]
+)
+def test_16_bits(rng, dtype, offset):
     n, d = 20_000, 32
     z = (rng.random(n) < 0.4).astype(int)
     base = rng.standard_normal((n, d)) @ (np.eye(d) + 0.5 * rng.standard_normal((d, d)) / np.sqrt(d))
-    base = base + 0.8 * z[:, None] * rng.standard_normal(d) + 3.0
+    base = base + 0.8 * z[:, None] * rng.standard_normal(d) + offset
     base[:, :3] *= 1000
     X = torch.from_numpy(base).to(dtype)
     assert bool(torch.isfinite(X).all())
@@ -106,10 +108,11 @@ def test_16_bits(rng, dtype):
     assert before < trivial - 0.2
     leak = [trivial - logistic_losses(x.double().numpy(), z)[0] for x in (nearest, best)]
     assert leak[0] <= 2 * leak[1] + 1e-12
+    if offset == 100:
+        assert leak[1] > 0.03  # rounding to nearest brings the concept back, even after an exact erasure
     random = eraser(X, rounding="stochastic", seed=1)
     loss, trivial, error = logistic_losses(random.double().numpy(), z)
-    # The trained loss is below the constant's by chance alone: d/(2n) on average.
-    assert trivial - loss <= d / (2 * n) + 3 * error
+    assert trivial - loss <= 3 * error
     assert torch.equal(random, eraser(X, rounding="stochastic", seed=1))
     assert not torch.equal(random, eraser(X, rounding="stochastic", seed=2))
 
