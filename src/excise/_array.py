@@ -33,7 +33,6 @@ __all__ = [
     "is_cupy",
     "is_numpy",
     "is_torch",
-    "library_of",
     "namespace",
     "on_host",
 ]
@@ -57,10 +56,6 @@ def is_cupy(x: object) -> bool:
 def namespace(*arrays: Array) -> Any:
     """The Array API namespace of `arrays` (NumPy, PyTorch or CuPy inside this package)."""
     return array_api_compat.array_namespace(*arrays)
-
-
-def library_of(x: Array) -> str:
-    return "torch" if is_torch(x) else "cupy" if is_cupy(x) else "numpy"
 
 
 def dtype_name(x: Array) -> str:

@@ -198,7 +198,6 @@ def classes_of(values: Values) -> tuple[list[Name], Values]:
         return [_plain(v) for v in distinct], codes.reshape(-1)
     # One look-up per row; the type is part of the key because 1 == True == 1.0.
     seen: dict[tuple[type, Any], int] = {}
-    first: list[int] = []
     keys = [(type(v), v) for v in values.tolist()]
     codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.int64, len(keys))
     plain = [_plain(value) for _, value in seen]
