@@ -124,4 +124,8 @@ def test_command(people, tmp_path):
     assert "| leace |" in said
     assert "TPR gap" in said
     assert (tmp_path / "c.png").stat().st_size > 10_000
+    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text())["outcomes"]}
+    assert set(stored) == {"none", "leace", "sal"}
+    assert stored["leace"]["linear_loss"] > stored["none"]["linear_loss"] + 0.1
+    assert 0 < stored["leace"]["edit"] <= stored["sal"]["edit"]
     assert (tmp_path / "c.csv").exists()

@@ -234,6 +234,8 @@ def test_demo(tmp_path):
     said = excise_command("demo", "-o", tmp_path / "here")
     for word in ("before", "after LEACE", "after SAL", "after random", "after oracle", "0.5695", "0.6911"):
         assert word in said
+    assert said.count("gone") == 3
+    assert said.count("found") == 2
     assert (tmp_path / "here" / "demo.png").stat().st_size > 20_000
 
 

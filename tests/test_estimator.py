@@ -91,6 +91,7 @@ def test_set_output(people, container):
     out = ConceptEraser().set_output(transform=container).fit(frame, sensitive_features=sex).transform(frame)
     assert list(out.columns) == list("abcd")
     assert np.allclose(out.to_numpy(), excise.erase(X, sex))
+    assert class_gap(out.to_numpy(), sex) < 1e-12
 
 
 def test_several_columns_and_their_intersections(rng):
@@ -116,6 +117,7 @@ def test_partial_fit_is_fit(people):
         eraser.partial_fit(X[order][i : i + 100], sensitive_features=sex[order][i : i + 100])
     assert np.allclose(eraser.transform(X), ConceptEraser().fit(X, sex).transform(X), atol=1e-12)
     assert eraser.eraser_.info["rows"] == 600
+    assert class_gap(eraser.transform(X), sex) < 1e-12
 
 
 def test_a_refused_batch_or_fit_leaves_nothing_half_done(people):
@@ -137,6 +139,7 @@ def test_a_refused_batch_or_fit_leaves_nothing_half_done(people):
 def test_frames_whose_columns_are_not_strings(people):
     X, sex, _ = people
     expected = excise.erase(X, sex)
+    assert class_gap(expected, sex) < 1e-12
     frame = pd.DataFrame(X).assign(**{"4": sex}).rename(columns={"4": 4})
     assert np.allclose(ConceptEraser(concept_columns=[4]).fit_transform(frame), expected, atol=1e-12)
     labels = pd.DataFrame({0: sex})
@@ -168,6 +171,8 @@ def test_sample_weight(people):
     a = ConceptEraser().fit(X, sensitive_features=sex, sample_weight=w)
     b = ConceptEraser().fit(np.repeat(X, w, axis=0), sensitive_features=np.repeat(sex, w))
     assert np.allclose(a.transform(X), b.transform(X), atol=1e-12)
+    assert np.abs(a.transform(X) - ConceptEraser().fit(X, sex).transform(X)).max() > 1e-6  # the weights matter
+    assert class_gap(np.repeat(a.transform(X), w, axis=0), np.repeat(sex, w)) < 1e-12
 
 
 def test_oracle_takes_labels_in_transform_or_refuses(people):

@@ -165,6 +165,7 @@ def test_directions_without_variance_stay_untouched(rng):
     units = 10 ** rng.uniform(-4, 4, 6)
     rescaled = excise.fit(X * units, z)
     probe = rng.standard_normal((10, 6))  # not in the range of X
+    assert np.abs(eraser(probe) - probe).max() > 0.1
     assert np.abs(rescaled(probe * units) / units - eraser(probe)).max() < 1e-6
 
 
@@ -195,6 +196,7 @@ def test_label_types_of_the_same_classes_give_the_same_eraser(rng):
         torch.tensor(z),
     ]
     first = excise.erase(X, z)
+    assert class_gap(first, z) < 1e-12 < 0.5 < class_gap(X, z)
     for labels in same:
         assert np.array_equal(excise.erase(X, labels), first)
 

@@ -7,7 +7,7 @@ tolerance means the same for metres and for micrometres.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,10 +21,12 @@ __all__ = [
     "Whitening",
     "basis",
     "basis_and_rows",
+    "canonical_correlation",
     "complement",
     "correlations_with",
     "extended",
     "force_dual",
+    "greatest_correlation",
     "inverse_root",
     "inverse_root_psd",
     "least_dual",
@@ -164,6 +166,33 @@ def force_dual(V: Array, U: Array) -> Array:
     for _ in range(2):  # the second pass removes the rounding of the first
         V = xp.linalg.solve((V.T @ U), V.T).T
     return V
+
+
+def greatest_correlation(X: Any, codes: Any) -> float:
+    """Greatest |correlation| of a feature (NumPy, float64) with a class; features that hardly vary count too."""
+    Z = np.eye(int(codes.max()) + 1)[codes]
+    Xc, Zc = X - X.mean(axis=0), Z - Z.mean(axis=0)
+    sizes = np.linalg.norm(Xc, axis=0)
+    noise = 1e-13 * np.linalg.norm(X, axis=0)  # a constant, to rounding
+    c = (
+        np.abs(Xc.T @ Zc)
+        / np.where(sizes > noise, sizes, np.inf)[:, None]
+        / np.maximum(np.linalg.norm(Zc, axis=0), 1e-300)
+    )
+    return float(c.max(initial=0.0))
+
+
+def canonical_correlation(X: Any, codes: Any) -> float:
+    """Greatest canonical correlation of features (NumPy, float64) with classes, by singular values of the data."""
+    Z = np.eye(int(codes.max()) + 1)[codes]
+    Xc = X - X.mean(axis=0)
+    sizes = np.linalg.norm(Xc, axis=0)
+    varies = sizes > 1e-13 * np.linalg.norm(X, axis=0)
+    if not varies.any():
+        return 0.0
+    Q, s, _ = np.linalg.svd(Xc[:, varies] / sizes[varies], full_matrices=False)
+    W, t, _ = np.linalg.svd(Z - Z.mean(axis=0), full_matrices=False)
+    return float(np.linalg.svd(Q[:, s > 1e-10 * s[0]].T @ W[:, t > 1e-10 * t[0]], compute_uv=False)[0])
 
 
 class Whitening(Protocol):

@@ -22,12 +22,12 @@ import numpy as np
 
 from excise._array import as_rows, check_features, computable, host
 from excise._files import versions
+from excise._linalg import greatest_correlation
 from excise._statistics import not_finite
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.fitting import METHODS, fit
-from excise.methods._common import check_whole, greatest_correlation
-from excise.methods.inlp import class_codes
+from excise.methods._common import check_whole, class_codes
 from excise.moments import flat_labels
 
 __all__ = ["Comparison", "Outcome", "compare"]

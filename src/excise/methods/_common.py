@@ -9,16 +9,16 @@ import numpy as np
 
 from excise._array import Array, describe_device, host, namespace
 from excise._files import versions
+from excise.concept import Concept
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
-from excise.moments import Moments
+from excise.moments import Moments, flat_labels
 
 __all__ = [
-    "canonical_correlation",
     "check_strength",
     "check_whole",
+    "class_codes",
     "correlation_matrix",
     "describe",
-    "greatest_correlation",
     "require_concept",
     "warn_few_rows",
     "warn_hidden",
@@ -96,33 +96,6 @@ def warn_left(before: float, after: float, by_chance: float, method: str) -> Non
         )
 
 
-def greatest_correlation(X: Any, codes: Any) -> float:
-    """Greatest |correlation| of a feature (NumPy, float64) with a class; features that hardly vary count too."""
-    Z = np.eye(int(codes.max()) + 1)[codes]
-    Xc, Zc = X - X.mean(axis=0), Z - Z.mean(axis=0)
-    sizes = np.linalg.norm(Xc, axis=0)
-    noise = 1e-13 * np.linalg.norm(X, axis=0)  # a constant, to rounding
-    c = (
-        np.abs(Xc.T @ Zc)
-        / np.where(sizes > noise, sizes, np.inf)[:, None]
-        / np.maximum(np.linalg.norm(Zc, axis=0), 1e-300)
-    )
-    return float(c.max(initial=0.0))
-
-
-def canonical_correlation(X: Any, codes: Any) -> float:
-    """Greatest canonical correlation of features (NumPy, float64) with classes, by singular values of the data."""
-    Z = np.eye(int(codes.max()) + 1)[codes]
-    Xc = X - X.mean(axis=0)
-    sizes = np.linalg.norm(Xc, axis=0)
-    varies = sizes > 1e-13 * np.linalg.norm(X, axis=0)
-    if not varies.any():
-        return 0.0
-    Q, s, _ = np.linalg.svd(Xc[:, varies] / sizes[varies], full_matrices=False)
-    W, t, _ = np.linalg.svd(Z - Z.mean(axis=0), full_matrices=False)
-    return float(np.linalg.svd(Q[:, s > 1e-10 * s[0]].T @ W[:, t > 1e-10 * t[0]], compute_uv=False)[0])
-
-
 def warn_rank_zero() -> None:
     warnings.warn(
         "nothing was erased (rank 0): the features have no linear relation with the concept on these rows",
@@ -141,6 +114,30 @@ def correlation_matrix(m: Moments, D: Array) -> Array:
     if bool(xp.any(constant > 0)):
         R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)
     return R
+
+
+def class_codes(
+    z: Any, lead: tuple[int, ...], n: int, kind: Any = None, what: str = "concept"
+) -> tuple[Any, tuple[Any, ...]]:
+    """Class of each row as a code, and the names.
+
+    Raises:
+        ConceptError: not one column of classes, one class only, or another number of labels than rows.
+    """
+    labels = flat_labels(z, lead)
+    try:
+        concept, encoded = Concept.of(labels, kind=kind).extend(labels)
+    except ConceptError as error:
+        raise ConceptError(f"{what}: {error}") from None
+    if encoded.codes is None:
+        raise ConceptError(f"{what}: one column of classes is needed, got a {concept.kind} one of {concept.k} columns")
+    if encoded.n != n:
+        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels ({what}): pass one label per row")
+    if concept.k < 2:
+        raise ConceptError(
+            f"{what} has one class only ({concept.names[0]!r}, {n} rows): pass labels with at least two classes"
+        )
+    return encoded.codes, concept.names
 
 
 def describe(m: Moments, method: str, **more: Any) -> dict[str, Any]:

@@ -14,12 +14,10 @@ import numpy as np
 
 from excise._array import Array, as_rows, check_features, computable, convert, host
 from excise._files import versions
-from excise._linalg import extended
-from excise.concept import Concept
+from excise._linalg import canonical_correlation, extended
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
-from excise.methods._common import canonical_correlation, check_strength, check_whole, warn_left
-from excise.moments import flat_labels
+from excise.methods._common import check_strength, check_whole, class_codes, warn_left
 
 __all__ = ["inlp"]
 
@@ -138,30 +136,6 @@ def _at_chance(figures: dict[str, Any], by_chance: float) -> bool:
     if figures["accuracy"] > figures["majority"] + figures["standard_error"]:
         return False
     return figures["loss"] is None or bool(figures["trivial_loss"] - figures["loss"] <= by_chance)
-
-
-def class_codes(
-    z: Any, lead: tuple[int, ...], n: int, kind: Any = None, what: str = "concept"
-) -> tuple[Any, tuple[Any, ...]]:
-    """Class of each row as a code, and the names.
-
-    Raises:
-        ConceptError: not one column of classes, one class only, or another number of labels than rows.
-    """
-    labels = flat_labels(z, lead)
-    try:
-        concept, encoded = Concept.of(labels, kind=kind).extend(labels)
-    except ConceptError as error:
-        raise ConceptError(f"{what}: {error}") from None
-    if encoded.codes is None:
-        raise ConceptError(f"{what}: one column of classes is needed, got a {concept.kind} one of {concept.k} columns")
-    if encoded.n != n:
-        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels ({what}): pass one label per row")
-    if concept.k < 2:
-        raise ConceptError(
-            f"{what} has one class only ({concept.names[0]!r}, {n} rows): pass labels with at least two classes"
-        )
-    return encoded.codes, concept.names
 
 
 def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:

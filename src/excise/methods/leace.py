@@ -51,7 +51,7 @@ def leace(
         m: moments of X (d features) and the concept.
         affine: keep the mean of X; False erases without centring, r(x) = P x.
         shrinkage: "oas" or "optimal" shrink the correlation matrix of X: a calmer edit where n is small against d.
-            It guards all the same.
+            It guards all the same; `info["canonical_correlations"]` are then those under the shrunk matrix.
         limit_norm: mix P with the orthogonal projector where P would let the total variance grow; measured on `m`, or on
             the Moments given here.
         strength: 1 erases, 0 changes nothing, 2 turns the sign of the correlation.

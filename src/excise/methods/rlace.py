@@ -17,11 +17,10 @@ import numpy as np
 from excise._array import Array, as_rows, check_features, computable, convert, host, namespace
 from excise._chunks import small_products
 from excise._files import versions
-from excise._linalg import DEAD, SAME_LEVEL
+from excise._linalg import DEAD, SAME_LEVEL, canonical_correlation
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError, ExciseWarning, InputError
-from excise.methods._common import canonical_correlation, check_strength, check_whole, warn_left
-from excise.methods.inlp import class_codes
+from excise.methods._common import check_strength, check_whole, class_codes, warn_left
 
 AVERAGE_EVERY = 10
 
