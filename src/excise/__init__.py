@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from excise.auditing.audit import audit
     from excise.auditing.comparison import Comparison, compare
+    from excise.auditing.report import Report
     from excise.class_moments import ClassMoments
     from excise.concept import Concept
     from excise.eraser import AffineEraser, OracleEraser
@@ -41,7 +43,9 @@ _HOMES = {
     "InputError": "errors",
     "Moments": "moments",
     "OracleEraser": "eraser",
+    "Report": "auditing.report",
     "TransportEraser": "transport",
+    "audit": "auditing.audit",
     "compare": "auditing.comparison",
     "erase": "fitting",
     "fair_pca": "methods.fair_pca",
@@ -72,8 +76,10 @@ __all__ = [
     "InputError",
     "Moments",
     "OracleEraser",
+    "Report",
     "TransportEraser",
     "__version__",
+    "audit",
     "compare",
     "erase",
     "fair_pca",

@@ -22,8 +22,11 @@ __all__ = [
     "basis",
     "basis_and_rows",
     "canonical_correlation",
+    "chance_correlation",
     "complement",
     "correlations_with",
+    "covariance_cutoff",
+    "data_eps",
     "extended",
     "force_dual",
     "greatest_correlation",
@@ -32,6 +35,7 @@ __all__ = [
     "least_dual",
     "rank_psd",
     "root_psd",
+    "rounding_share",
     "scales",
     "share_outside",
     "singular_values",
@@ -57,6 +61,30 @@ def covariance_cutoff(d: int, eps: float, top: float) -> float:
 def correlation_cutoff(d: int, k: int) -> float:
     """Singular values of a d x k matrix of correlations, summed in float64, below this are rounding errors."""
     return 32.0 * EPS64 * float(np.sqrt(d * k))
+
+
+def data_eps(values: Any, dtype: str) -> float:
+    """Unit roundoff of the digits that are really there: float64 that holds float32 numbers has those of float32."""
+    eps = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype, 2.0**-53)
+    wide = np.asarray(values, dtype=np.float64)
+    if eps < 2.0**-24 and (wide != np.round(wide)).any() and np.array_equal(wide, wide.astype(np.float32)):
+        return 2.0**-24
+    return eps
+
+
+def rounding_share(eps: float, size: Any, spread: Any) -> Any:
+    """What rounding to `eps` of numbers of this size can do to a covariance, in units of the spread.
+
+    Each number is off by at most eps times its size; the factor covers the sums and products before it.
+    """
+    return 64.0 * eps * (1.0 + size / np.where(spread > 0, spread, np.inf))
+
+
+def chance_correlation(n: int, columns: int, looks: int) -> float:
+    """The correlation with `columns` others that n rows of pure noise stay below, over many looks, 999 times in 1000."""
+    from scipy.special import chdtri
+
+    return float(min(1.0, np.sqrt(chdtri(max(columns, 1), 1e-3 / max(looks, 1)) / n)))
 
 
 def scales(variance: Array) -> Array:

@@ -24,6 +24,9 @@ from excise._array import as_rows, check_features, computable, host
 from excise._files import versions
 from excise._linalg import greatest_correlation
 from excise._statistics import not_finite
+from excise.auditing.audited import erased_rows
+from excise.auditing.fairness import tpr_spread
+from excise.auditing.probes import PROBES, standardised
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.fitting import METHODS, fit
@@ -54,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of methods; `print` it, or write it with to_json, to_csv, to_markdown."""
+    """A table of methods; `print` it, or write it with to_html, to_json, to_csv, to_markdown."""
 
     outcomes: list[Outcome]
     constant_loss: float
@@ -71,6 +74,12 @@ class Comparison:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """One self-contained page with the table and the picture of concept loss against edit size."""
+        from excise.reporting.page import comparison_page
+
+        Path(path).write_text(comparison_page(self), encoding="utf-8")
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         out = io.StringIO()
@@ -231,22 +240,17 @@ class _Measure:
 
     def __call__(self, name: str, eraser: Any, seconds: float) -> Outcome:
         X, codes, a, b = self.X, self.codes, self.probe, self.held
-        if eraser is None:
-            erased = X
-        elif isinstance(eraser, AffineEraser):
-            erased = eraser(X)
-        else:
-            erased = eraser(X, codes)
+        erased = X if eraser is None else erased_rows(eraser, X, codes)
         X, erased = np.asarray(X, dtype=np.float64), np.asarray(erased, dtype=np.float64)
-        # Standardised for the probes; but a feature of which less than a millionth is left is not blown up: that is rounding.
-        floor = np.maximum(1e-6 * X[a].std(axis=0), 1e-300)
-        inputs = (erased - erased[a].mean(axis=0)) / np.maximum(erased[a].std(axis=0), floor)
-        linear = _linear(inputs[a], codes[a], inputs[b], codes[b])
-        nonlinear = _nonlinear(inputs[a], codes[a], inputs[b], codes[b], self.seed)
+        train, test = standardised(erased[a], erased[b], X[a].std(axis=0))
+        linear = _probed(PROBES["logistic regression"][1](self.seed), train, codes[a], test, codes[b])
+        radial = PROBES["radial basis functions"][1](self.seed)
+        radial.set_params(nystroem__n_components=min(300, len(train)))
+        nonlinear = _probed(radial, train, codes[a], test, codes[b])
         centred = X[b] - X[a].mean(axis=0)
         figures: dict[str, Any] = {}
         if self.task is not None:
-            figures = _task(inputs[a], self.task[a], inputs[b], self.task[b], codes[b])
+            figures = _task(train, self.task[a], test, self.task[b], codes[b])
         return Outcome(
             method=name,
             fitted_correlation=greatest_correlation(erased[self.fit_rows], codes[self.fit_rows]),
@@ -262,33 +266,13 @@ class _Measure:
         )
 
 
-def _scores(model: Any, X: Any, labels: Any) -> tuple[float, float]:
-    proba = np.maximum(model.predict_proba(X), 1e-15)
-    place = np.searchsorted(model.classes_, labels)
-    return float(-np.log(proba[np.arange(len(labels)), place]).mean()), float(model.score(X, labels))
-
-
-def _linear(X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, float]:
-    from sklearn.linear_model import LogisticRegression
-
+def _probed(model: Any, X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _scores(LogisticRegression(max_iter=2000).fit(X, z), X_new, z_new)
-
-
-def _nonlinear(X: Any, z: Any, X_new: Any, z_new: Any, seed: int) -> tuple[float, float]:
-    """Logistic regression on radial basis functions (Nyström), of the median distance."""
-    from sklearn.kernel_approximation import Nystroem
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    few = X[np.random.default_rng(seed).choice(len(X), min(len(X), 300), replace=False)]
-    distance = float(np.median(((few[:, None] - few[None]) ** 2).sum(-1)[np.triu_indices(len(few), 1)]))
-    basis = Nystroem(gamma=1.0 / max(distance, 1e-12), n_components=min(300, len(X)), random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = make_pipeline(basis, LogisticRegression(C=100.0, max_iter=2000)).fit(X, z)
-        return _scores(model, X_new, z_new)
+        model.fit(X, z)
+    proba = np.maximum(model.predict_proba(X_new), 1e-15)
+    place = np.searchsorted(model.classes_, z_new)
+    return float(-np.log(proba[np.arange(len(z_new)), place]).mean()), float(model.score(X_new, z_new))
 
 
 def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float]:
@@ -297,10 +281,5 @@ def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, floa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LogisticRegression(max_iter=2000).fit(X, y)
-    right = model.predict(X_new) == y_new
-    gaps = []
-    for c in np.unique(y_new):
-        rates = [right[(y_new == c) & (groups == g)].mean() for g in np.unique(groups[y_new == c])]
-        if len(rates) > 1:
-            gaps.append(max(rates) - min(rates))
-    return {"task_accuracy": float(right.mean()), "tpr_gap": float(np.sqrt(np.mean(np.square(gaps)))) if gaps else 0.0}
+    said = model.predict(X_new)
+    return {"task_accuracy": float((said == y_new).mean()), "tpr_gap": tpr_spread(said, y_new, groups)}

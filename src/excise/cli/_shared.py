@@ -13,7 +13,16 @@ import typer
 
 from excise.errors import ExciseError, ExciseWarning
 
-__all__ = ["ConceptOption", "FeaturesOption", "LabelsArgument", "XArgument", "options_of", "plain_warnings", "progress"]
+__all__ = [
+    "ConceptOption",
+    "FeaturesOption",
+    "LabelsArgument",
+    "XArgument",
+    "options_of",
+    "plain_warnings",
+    "progress",
+    "read_all",
+]
 
 XArgument = Annotated[Path, typer.Argument(help="Features: a .npy, .npz or .parquet file.", metavar="X")]
 LabelsArgument = Annotated[
@@ -58,6 +67,28 @@ def plain_warnings() -> Iterator[None]:
             typer.echo(f"note: {warning.message}", err=True)
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def read_all(x: Path, z: Path | None, features: list[str] | None, concept: list[str] | None) -> tuple[Any, Any]:
+    """X and its labels, whole: a .npy file stays a memory map."""
+    import numpy as np
+
+    from excise.data import open_table
+
+    table = open_table(x, z, features, concept)
+    X = getattr(table.x, "array", None)
+    labels = None if table.z is None else getattr(table.z, "array", None)
+    if X is None:
+        X = np.concatenate(list(table.x.batches(table.batch_rows)))
+    if table.z is not None and labels is None:  # columns of a Parquet file
+        import pyarrow
+
+        parts = list(table.z.batches(table.batch_rows))
+        if hasattr(parts[0], "column_names"):
+            labels = pyarrow.concat_tables(parts)
+        else:
+            labels = pyarrow.chunked_array([chunk for part in parts for chunk in part.chunks])
+    return X, labels
 
 
 def options_of(pairs: list[str] | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from excise.cli.apply import apply
+from excise.cli.audit import audit
 from excise.cli.compare import compare
 from excise.cli.demo import demo
 from excise.cli.fit import fit
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(apply)
+app.command()(audit)
 app.command()(compare)
 
 

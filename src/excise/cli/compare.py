@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from excise.cli._shared import ConceptOption, FeaturesOption, LabelsArgument, XArgument
+from excise.cli._shared import ConceptOption, FeaturesOption, LabelsArgument, XArgument, read_all
 
 __all__ = ["compare"]
 
@@ -27,33 +27,29 @@ def compare(
     seed: Annotated[int, typer.Option(help="Of the split and of the methods that draw at random.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Also write the table as JSON.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with the table and the picture.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw concept loss against edit size (PNG or SVG).")] = None,
 ) -> None:
     """Compare erasure methods: fitted on half of the rows, measured by probes on the rest.
 
     Examples:
 
-      excise compare embeddings.npy gender.npy --figure compare.png
+      excise compare embeddings.npy gender.npy --html compare.html
 
       excise compare people.parquet -f embedding -c sex -m leace -m sal -m inlp --json compare.json
     """
-    import numpy as np
-
     from excise.auditing.comparison import compare as run
-    from excise.data import open_table
     from excise.errors import ConceptError, ExciseError
 
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise ExciseError(f"cannot draw {figure}: expected a file that ends in .png, .svg or .pdf")
-    table = open_table(x, z, features, concept)
-    if table.z is None:
+    for target in (json, csv, html, figure):
+        if target is not None and not target.parent.is_dir():
+            raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
+    X, labels = read_all(x, z, features, concept)
+    if labels is None:
         raise ConceptError("no labels: pass a second file, or name the column of X with --concept")
-    batches = list(table.batches())
-    X = np.concatenate([X for X, _ in batches])
-    labels = [
-        label for _, part in batches for label in (part.to_pylist() if hasattr(part, "to_pylist") else part.tolist())
-    ]
-    task = None if y is None else np.concatenate([np.asarray(part) for _, part in open_table(x, y, features).batches()])
+    task = None if y is None else read_all(x, y, features, None)[1]
 
     def started(name: str) -> None:
         if sys.stderr.isatty():
@@ -65,6 +61,8 @@ def compare(
         result.to_json(json)
     if csv is not None:
         result.to_csv(csv)
+    if html is not None:
+        result.to_html(html)
     if figure is not None:
         from excise.reporting.comparison import picture
 

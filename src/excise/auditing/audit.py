@@ -1,0 +1,283 @@
+"""`excise.audit`: all sections, in order, from one set of rows."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from excise._files import versions
+from excise.auditing.audited import Audited, erased_rows, read_audited, take
+from excise.auditing.cost import cost_of
+from excise.auditing.fairness import Fairness, fairness_of
+from excise.auditing.guardedness import gather, guardedness
+from excise.auditing.held_out import HeldOut, held_out, refitted
+from excise.auditing.linear import whitened
+from excise.auditing.pictures import views_of
+from excise.auditing.probes import ProbeResult, run_probes
+from excise.auditing.report import Report
+from excise.auditing.splits import Part, chosen_rows, rotations
+from excise.auditing.verdict import words
+from excise.errors import ConceptError, ExciseError, InputError
+from excise.methods._common import check_whole, class_codes
+from excise.moments import flat_labels
+
+__all__ = ["audit"]
+
+HELD_OUT_ROWS, PROBE_ROWS = 40_000, 20_000
+QUICK_HELD_OUT_ROWS, QUICK_PROBE_ROWS = 10_000, 4_000
+
+
+def audit(
+    X: Any,
+    z: Any,
+    eraser: Any = None,
+    X_erased: Any = None,
+    y: Any = None,
+    refit: Any = None,
+    seed: int = 0,
+    *,
+    groups: Any = None,
+    kind: Any = None,
+    quick: bool = False,
+    progress: bool = False,
+) -> Report:
+    """Is the concept gone, what did it cost, what is left beyond the guarantee?
+
+    Args:
+        X: features (..., d) before the edit; a memory map is read in batches.
+        z: the concept, one label per row: see `Concept.of`.
+        eraser: what is audited: an eraser (`excise.fit`, `excise.load`) or any function of X.
+        X_erased: or its result, the same rows as X. Neither: X is audited as it is.
+        y: the main task, one class per row: adds the fairness figures.
+        refit: a method ("leace") or a function of (X, z) that gives an eraser: adds the cross-fitted figures. Pass what
+            made the eraser.
+        seed: of all splits, samples and probes.
+        groups: rows of one group stay on one side of a split (all sentences about one person).
+        kind: "categorical" or "continuous" where the labels do not say it themselves.
+        quick: fewer rows for the probes and no second closed-form check; all rows count for the conditions all the same.
+        progress: a bar on the error stream, where that is a terminal.
+
+    Raises:
+        InputError: shapes that do not match, NaN or infinity.
+        ConceptError: labels of one class, or of another number than rows.
+
+    >>> import numpy as np, excise
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.integers(0, 2, 400)
+    >>> X = rng.standard_normal((400, 4)) + z[:, None]
+    >>> excise.audit(X, z, quick=True).guarded
+    False
+    >>> report = excise.audit(X, z, eraser=excise.fit(X, z), quick=True)
+    >>> report.guarded, report.held_out is None
+    (True, True)
+    """
+    check_whole("seed", seed, 0)
+    start = time.perf_counter()
+    data = read_audited(X, z, eraser, X_erased, kind)
+    lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
+    task = None if y is None else class_codes(y, lead, data.n, what="y (the task)")
+    grouped = _check_groups(groups, lead, data.n)
+    fit_again = None if refit is None else refitted(refit, kind)
+    notes: list[str] = []
+    absent: dict[str, str] = {}
+
+    with _bar(progress, 4 + 10 + (5 if refit is not None else 0)) as step:
+        step(f"moments of {data.n:,} rows")
+        found = gather(data, lambda rows: None)
+        step("conditions")
+        g = guardedness(data, found, quick, seed)
+        if quick:
+            notes.append("quick: the closed-form check by QR of the rows was left out")
+        h, probes, fair = _held_out_and_probes(
+            data, task, grouped, fit_again, quick, seed, found.scale, notes, absent, step
+        )
+        step("cost of the edit")
+        cost = None
+        if data.edited:
+            cost = cost_of(data, found.before, whitened(found.before, found.scale))
+        else:
+            absent["cost"] = "no eraser and no erased rows were given"
+        views = views_of(data, np.array(g.first_direction), found.scale, seed)
+    return Report(
+        g.guarded,
+        words(data, g, h, probes, cost, fair),
+        g,
+        h,
+        probes,
+        cost,
+        fair,
+        absent,
+        views,
+        _describe_data(data, task),
+        {
+            "seed": seed,
+            "quick": quick,
+            "refit": None
+            if refit is None
+            else refit
+            if isinstance(refit, str)
+            else getattr(refit, "__name__", "function"),
+            "eraser": _describe_eraser(data),
+            "versions": _versions(),
+            "seconds": round(time.perf_counter() - start, 2),
+        },
+        notes,
+    )
+
+
+def _held_out_and_probes(
+    data: Audited,
+    task: Any,
+    groups: Any,
+    refit: Any,
+    quick: bool,
+    seed: int,
+    scale: Any,
+    notes: list[str],
+    absent: dict[str, str],
+    step: Any,
+) -> tuple[HeldOut | None, list[ProbeResult], Fairness | None]:
+    """The sections that split the rows. A split that cannot be made is said, and the rest goes on."""
+    h = None
+    try:
+        if refit is None:
+            absent["held out"] = (
+                "it needs refit= (a method name, or the function that made the eraser), to fit again without the rows it is "
+                "measured on"
+            )
+        else:
+            index, said = chosen_rows(data.target, QUICK_HELD_OUT_ROWS if quick else HELD_OUT_ROWS, seed)
+            said += ["rows of one group stay together, but were permuted one by one"] if groups is not None else []
+            h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step)
+        index, said = chosen_rows(data.target, QUICK_PROBE_ROWS if quick else PROBE_ROWS, seed + 1)
+        part = rotations(data.target, index, groups, seed)[0]
+    except ConceptError as error:
+        for section in ("held out", "probes", *(("fairness",) if task is not None else ())):
+            absent[section] = str(error)
+        return None, [], None
+    before, after, where = _before_and_after(data, part, refit)
+    notes += [f"probes: {note}" for note in [*said, *where]]
+    step("probes")
+    truth = tuple(_labels(data, rows) for rows in (part.train, part.test))
+    second = None if task is None else task[0][part.train]
+    probes, failed = run_probes(before, after, truth, second, scale, seed, step)
+    notes += failed
+    return h, probes, _fairness(data, task, part, before, after, scale, where, absent)
+
+
+def _before_and_after(data: Audited, part: Part, refit: Any) -> tuple[Any, Any, list[str]]:
+    before = tuple(data.before(rows) for rows in (part.train, part.test))
+    if refit is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said in the section on held-out rows
+            eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
+        after = tuple(
+            np.asarray(erased_rows(eraser, np.asarray(data.X[rows]), take(data.z, rows)), dtype=np.float64)
+            for rows in (part.train, part.test)
+        )
+        return before, after, ["the eraser was fitted again on other rows than the probes were trained and tested on"]
+    if not data.edited:
+        return before, before, []
+    after = tuple(data.after(rows) for rows in (part.train, part.test))
+    return (
+        before,
+        after,
+        [
+            "the eraser may have seen these rows; then what is left in the test rows is the opposite of what is left in the training "
+            "rows, and linear probes look worse than the constant: refit= measures it on unseen rows"
+        ],
+    )
+
+
+def _labels(data: Audited, rows: Any) -> Any:
+    return data.target.codes[rows] if data.target.codes is not None else data.target.values[rows]
+
+
+def _fairness(
+    data: Audited, task: Any, part: Part, before: Any, after: Any, scale: Any, notes: list[str], absent: dict[str, str]
+) -> Fairness | None:
+    if task is None:
+        absent["fairness"] = "no task was given: pass y=, one class per row"
+        return None
+    if data.target.codes is None:
+        absent["fairness"] = "the concept is a number, not groups"
+        return None
+    codes, names = task
+    if len(np.unique(codes[part.train])) < 2:
+        absent["fairness"] = "the task has one class only in the training rows"
+        return None
+    share = np.zeros((len(names), data.target.k))
+    np.add.at(share, (codes, data.target.codes), 1.0)
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    return fairness_of(
+        before,
+        after,
+        (codes[part.train], codes[part.test]),
+        data.target.codes[part.test],
+        share,
+        ([list(n) if isinstance(n, tuple) else n for n in names], data.target.names),
+        scale,
+        notes + (["the eraser is given the labels of the test rows too"] if data.needs_labels else []),
+    )
+
+
+def _check_groups(groups: Any, lead: tuple[int, ...], n: int) -> Any:
+    if groups is None:
+        return None
+    flat = np.asarray(flat_labels(groups, lead)).reshape(-1)
+    if len(flat) != n:
+        raise InputError(f"X has {n} rows, but there are {len(flat)} groups: pass one group per row")
+    return flat
+
+
+def _describe_data(data: Audited, task: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {"rows": data.n, "features": data.d, "dtype": data.dtype, "concept": data.target.concept.kind}
+    if data.target.codes is not None:
+        counts = np.bincount(data.target.codes, minlength=data.target.k).tolist()
+        out["classes"] = [[name, count] for name, count in zip(data.target.names, counts, strict=True)]
+    else:
+        out["columns"] = data.target.names
+    if task is not None:
+        counts = np.bincount(task[0], minlength=len(task[1])).tolist()
+        out["task"] = [[name, count] for name, count in zip(task[1], counts, strict=True)]
+    return out
+
+
+def _describe_eraser(data: Audited) -> dict[str, Any] | None:
+    if data.eraser is None:
+        return {"kind": "erased rows were given"} if data.X_erased is not None else None
+    info = getattr(data.eraser, "info", {})
+    return {"kind": type(data.eraser).__name__, **(info if isinstance(info, dict) else {})}
+
+
+def _versions() -> dict[str, str]:
+    import scipy
+    import sklearn
+
+    return {**versions(), "scipy": scipy.__version__, "scikit-learn": sklearn.__version__}
+
+
+@contextmanager
+def _bar(show: bool, steps: int) -> Iterator[Any]:
+    """Called with what is done next."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda what: None
+        return
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        raise ExciseError("progress=True needs tqdm: pip install 'excise[cli]'") from None
+
+    with tqdm(total=steps, unit="step") as bar:
+
+        def step(what: str) -> None:
+            bar.set_description(what)
+            bar.update(1)
+
+        yield step

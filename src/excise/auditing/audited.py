@@ -1,0 +1,185 @@
+"""What is audited: rows before and after, with their labels, read in batches so that a memory map stays on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from excise._array import as_rows, check_features, computable, dtype_name, host, is_numpy
+from excise._linalg import data_eps
+from excise.concept import Concept, Encoded
+from excise.errors import ConceptError, InputError
+from excise.moments import flat_labels
+
+__all__ = ["Audited", "Target", "erased_rows", "read_audited", "take"]
+
+BATCH_BYTES = 2**25
+JOINT_CLASSES = 50  # of several columns: more intersections than this are not probed
+
+
+def take(labels: Any, index: Any) -> Any:
+    """Some of the labels, whatever they are kept in."""
+    if isinstance(labels, Mapping):
+        return {name: take(column, index) for name, column in labels.items()}
+    if hasattr(labels, "iloc"):
+        return labels.iloc[index]
+    if isinstance(labels, (list, tuple)):
+        return [labels[i] for i in index]
+    if hasattr(labels, "take") and not hasattr(labels, "dtype"):  # pyarrow
+        return labels.take(index)
+    return labels[index]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The concept as the probes see it: classes (`codes`) or numbers (`values`)."""
+
+    concept: Concept
+    encoded: Encoded
+    codes: Any  # (n,) class of each row, or None
+    names: list[Any]  # of the classes, or of the columns
+
+    @property
+    def values(self) -> Any:
+        """(n, k) columns of the encoding."""
+        return self.encoded.dense()
+
+    @property
+    def k(self) -> int:
+        return len(self.names)
+
+
+def _target(z: Any, n: int, kind: Any) -> Target:
+    concept, encoded = Concept.of(z, kind=kind).extend(z)
+    if encoded.n != n:
+        raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels: pass one label per row")
+    names = [list(name) if isinstance(name, tuple) else name for name in concept.names]
+    if encoded.codes is not None:
+        return Target(concept, encoded, encoded.codes, names)
+    if concept.kind == "categorical":  # several columns: the probes look for their intersections
+        rows, codes = np.unique(encoded.dense(), axis=0, return_inverse=True)
+        if 1 < len(rows) <= JOINT_CLASSES:
+            joint = [" & ".join(str(names[i]) for i in np.flatnonzero(row)) for row in rows]
+            return Target(concept, encoded, codes.reshape(-1), joint)
+    return Target(concept, encoded, None, names)
+
+
+def erased_rows(eraser: Any, X: Any, z: Any) -> Any:
+    """The rows after an eraser of any kind: with labels where it takes them."""
+    return eraser(X, z) if _needs_labels(eraser) else eraser(X)
+
+
+def _needs_labels(eraser: Any) -> bool:
+    return type(eraser).__name__ in ("OracleEraser", "TransportEraser")
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Rows before (`X`) and after (an eraser, or `X_erased`), labels, task.
+
+    `before(index)` and `after(index)` give float64 rows; `batches()` walks over all rows as (slice, before, after).
+    """
+
+    X: Any  # (n, d) NumPy, any float dtype, may be a memory map
+    z: Any
+    target: Target
+    eraser: Any
+    X_erased: Any
+    dtype: str
+    eps: float  # of the digits that the audited rows hold
+
+    @property
+    def n(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def d(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def edited(self) -> bool:
+        return self.eraser is not None or self.X_erased is not None
+
+    @property
+    def needs_labels(self) -> bool:
+        return _needs_labels(self.eraser)
+
+    def before(self, index: Any) -> Any:
+        return np.asarray(self.X[index], dtype=np.float64)
+
+    def raw_after(self, index: Any) -> Any:
+        """Rows after, in the dtype that they are kept in."""
+        if self.X_erased is not None:
+            return self.X_erased[index]
+        if self.eraser is None:
+            return self.X[index]
+        rows = np.ascontiguousarray(self.X[index])
+        if not self.needs_labels:
+            return np.asarray(self.eraser(rows))
+        where = np.arange(self.n)[index] if isinstance(index, slice) else index
+        return np.asarray(self.eraser(rows, take(self.z, where)))
+
+    def after(self, index: Any) -> Any:
+        return np.asarray(self.raw_after(index), dtype=np.float64)
+
+    def batches(self, width: int = 1) -> Iterator[slice]:
+        """Slices over all rows, small enough that `width` float64 copies of one fit in a few tens of megabytes."""
+        rows = max(256, BATCH_BYTES // (8 * self.d * width))
+        for begin in range(0, self.n, rows):
+            yield slice(begin, min(begin + rows, self.n))
+
+    def labels(self, index: Any) -> Any:
+        """What Moments take for these rows: class codes, or columns."""
+        if self.target.encoded.codes is not None:
+            return self.target.encoded.codes[index]
+        assert self.target.encoded.matrix is not None
+        return self.target.encoded.matrix[index]
+
+
+def _rows(X: Any, what: str) -> Any:
+    X = check_features(X, what)
+    if X.ndim < 2 or X.shape[-1] == 0:
+        raise InputError(f"{what} has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
+    return host(as_rows(computable(X)))
+
+
+def read_audited(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Audited:
+    """Check that everything fits together, before any long work.
+
+    Raises:
+        InputError: shapes that do not match, or both an eraser and erased rows.
+        ConceptError: labels that do not match, or of one class only.
+    """
+    if eraser is not None and X_erased is not None:
+        raise InputError("pass eraser= or X_erased=, not both: they would describe two different results")
+    if eraser is not None and not callable(eraser):
+        raise InputError(f"eraser must be callable (excise.fit, excise.load), got {type(eraser).__name__}")
+    lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
+    rows = _rows(X, "X")
+    dtype = dtype_name(X) if hasattr(X, "dtype") else str(rows.dtype)
+    after = None
+    if X_erased is not None:
+        after = _rows(X_erased, "X_erased")
+        dtype = dtype_name(X_erased) if hasattr(X_erased, "dtype") else str(after.dtype)
+        if after.shape != rows.shape:
+            raise InputError(f"X_erased has shape {after.shape}, X has {rows.shape}: they must be the same rows")
+    if eraser is not None and getattr(eraser, "d", rows.shape[1]) != rows.shape[1]:
+        raise InputError(f"X has {rows.shape[1]} features, the eraser was fitted on {eraser.d}")
+    if len(rows) < 2:
+        raise InputError(f"X has {len(rows)} rows: at least two are needed")
+    labels = flat_labels(z, lead)
+    target = _target(labels, len(rows), kind)
+    if target.codes is not None and len(np.unique(target.codes)) < 2:
+        raise ConceptError(
+            f"concept has one class only ({target.names[0]!r}, {len(rows)} rows): there is nothing to look for; pass labels "
+            f"with at least two classes"
+        )
+    if eraser is not None and not is_numpy(X):  # in the caller's library, whose dtypes NumPy may not have
+        after = host(as_rows(computable(erased_rows(eraser, check_features(X), z))))
+    audited = Audited(rows, labels, target, eraser, after, dtype, 0.0)
+    head = slice(0, min(len(rows), 1024))
+    eps = data_eps(audited.raw_after(head), dtype)
+    return Audited(rows, labels, target, eraser, after, dtype, eps)

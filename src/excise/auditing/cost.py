@@ -1,0 +1,91 @@
+"""What the edit cost: how far the rows were moved, and how far they had to be."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from excise._linalg import inverse_root, rank_psd
+from excise.auditing.audited import Audited
+from excise.auditing.linear import Whitened
+from excise.errors import ExciseError, ExciseWarning
+from excise.methods.leace import leace
+from excise.moments import Moments
+
+__all__ = ["Cost", "cost_of"]
+
+BINS = 40
+
+
+@dataclass(frozen=True)
+class Cost:
+    mean_squared_edit: float
+    relative: float  # to the total variance before
+    mahalanobis: float  # mean squared edit in units of the covariance before: dimensions' worth of variance
+    oracle: float | None  # the least mean squared edit of all, which needs labels
+    leace: float | None  # the least of an affine edit
+    over_oracle: float | None
+    over_leace: float | None
+    rank: int  # dimensions in which the edit lives
+    spectral_norm: float | None  # of P: how much it can lengthen a difference
+    sizes: dict[str, float]  # quantiles of |edit| of a row, over the root of the total variance
+    cosines: dict[str, float]  # quantiles of the cosine between a row before and after
+    histogram: dict[str, list[float]]  # of the sizes
+
+
+def cost_of(data: Audited, m: Moments, white: Whitened) -> Cost:
+    """One pass over the data."""
+    total = float(np.asarray(m.var_x).sum())
+    sizes, cosines = np.empty(data.n), np.empty(data.n)
+    within = 0.0
+    known = getattr(data.eraser, "rank", None)
+    second = np.zeros((data.d, data.d))
+    for part in data.batches(4):
+        x, after = data.before(part), data.after(part)
+        edit = after - x
+        sizes[part] = np.sqrt((edit**2).sum(axis=1))
+        within += float(((edit @ white.basis) ** 2).sum())
+        lengths = np.sqrt((x**2).sum(axis=1) * (after**2).sum(axis=1))
+        cosines[part] = np.where(lengths > 0, (x * after).sum(axis=1) / np.where(lengths > 0, lengths, 1), 1.0)
+        if known is None:
+            second += edit.T @ edit
+    squared = float((sizes**2).mean())
+    T = inverse_root(np.asarray(m.cov_zz))
+    oracle = float(((np.asarray(m.cov_xz) @ T) ** 2).sum())
+    affine = _leace_edit(m)
+    unit = np.sqrt(total) if total > 0 else 1.0
+    counts, edges = np.histogram(sizes / unit, bins=BINS)
+    return Cost(
+        squared,
+        squared / total if total > 0 else 0.0,
+        within / data.n,
+        oracle,
+        affine,
+        squared / oracle if oracle > 0 else None,
+        squared / affine if affine else None,
+        int(known) if known is not None else (rank_psd(second) if second.any() else 0),
+        float(data.eraser.spectral_norm) if hasattr(data.eraser, "spectral_norm") else None,
+        _quantiles(sizes / unit),
+        _quantiles(cosines),
+        {"counts": counts.astype(float).tolist(), "edges": edges.tolist()},
+    )
+
+
+def _leace_edit(m: Moments) -> float | None:
+    """E |U V^T (x - mean)|^2 = tr(U (V^T S V) U^T) for LEACE on these rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExciseWarning)
+        try:
+            e = leace(m)
+        except ExciseError:
+            return None
+    inner = e.right.T @ m.cov_xx @ e.right
+    return float(np.einsum("ij,jk,ik->", e.left, inner, e.left))
+
+
+def _quantiles(values: Any) -> dict[str, float]:
+    at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+    return {f"{100 * q:g}%": float(v) for q, v in zip(at, np.quantile(values, at), strict=True)}

@@ -1,0 +1,81 @@
+"""Disjoint rows to fit an eraser, to train a probe and to test it: three parts, in rotation.
+
+Two parts are not enough. A probe that is trained on the eraser's own rows finds nothing there by theorem; and if the
+eraser has seen the test rows, what is left in them is the opposite of what is left in the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from excise.auditing.audited import Target
+from excise.errors import ConceptError, InputError
+
+__all__ = ["FOLDS", "Part", "chosen_rows", "rotations"]
+
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Row numbers: `erase` fits the eraser (40%), `train` the probe (40%), `test` measures it (20%)."""
+
+    erase: Any
+    train: Any
+    test: Any
+
+
+def chosen_rows(target: Target, most: int, seed: int) -> tuple[Any, list[str]]:
+    """At most `most` rows, without classes too small to be in every fold; and what was left out, in words.
+
+    Raises:
+        ConceptError: fewer than two classes are large enough.
+    """
+    n = target.encoded.n
+    rng = np.random.default_rng(seed)
+    index = np.sort(rng.choice(n, most, replace=False)) if n > most else np.arange(n)
+    notes = [f"{most:,} of {n:,} rows, drawn at random, were used here"] if n > most else []
+    if target.codes is None:
+        return index, notes
+    counts = np.bincount(target.codes[index], minlength=target.k)
+    small = [c for c in range(target.k) if 0 < counts[c] < FOLDS]
+    if small:
+        names = ", ".join(f"{target.names[c]!r} ({counts[c]})" for c in small[:5])
+        if (counts >= FOLDS).sum() < 2:
+            raise ConceptError(
+                f"fewer than two classes have {FOLDS} rows each, one per fold (too small: {names}): nothing can be held out"
+            )
+        notes.append(
+            f"{len(small)} classes with fewer than {FOLDS} rows were left out: {names}{', ...' if len(small) > 5 else ''}"
+        )
+        index = index[~np.isin(target.codes[index], small)]
+    return index, notes
+
+
+def rotations(target: Target, index: Any, groups: Any, seed: int) -> list[Part]:
+    """Five times three disjoint parts; every row is in `test` once.
+
+    Raises:
+        InputError: fewer groups than folds.
+    """
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+
+    codes = None if target.codes is None else target.codes[index]
+    if groups is not None:
+        own = np.unique(groups[index], return_inverse=True)[1]
+        if len(np.unique(own)) < FOLDS:
+            raise InputError(f"groups: {len(np.unique(own))} different ones, but at least {FOLDS} are needed")
+        splitter: Any = (GroupKFold if codes is None else StratifiedGroupKFold)(FOLDS, shuffle=True, random_state=seed)
+    else:
+        own = None
+        splitter = (KFold if codes is None else StratifiedKFold)(FOLDS, shuffle=True, random_state=seed)
+    folds = [test for _, test in splitter.split(index, codes, own)]
+    parts = []
+    for f in range(FOLDS):
+        erase = np.concatenate([folds[(f + 1) % FOLDS], folds[(f + 2) % FOLDS]])
+        train = np.concatenate([folds[(f + 3) % FOLDS], folds[(f + 4) % FOLDS]])
+        parts.append(Part(*(index[np.sort(rows)] for rows in (erase, train, folds[f]))))
+    return parts

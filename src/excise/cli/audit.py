@@ -1,0 +1,91 @@
+"""`excise audit`: the evidence about a concept in files of features and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from excise.cli._shared import ConceptOption, FeaturesOption, LabelsArgument, XArgument, plain_warnings, read_all
+
+__all__ = ["audit"]
+
+
+def audit(
+    x: XArgument,
+    z: LabelsArgument = None,
+    eraser: Annotated[
+        Path | None, typer.Option("--eraser", "-e", help="The eraser to audit, as `excise fit` wrote it.")
+    ] = None,
+    erased: Annotated[
+        Path | None, typer.Option(help="Or its result: the same rows, erased, as `excise apply` wrote them.")
+    ] = None,
+    y: Annotated[
+        Path | None, typer.Option("--y", help="The main task, one class per row: adds the figures on fairness.")
+    ] = None,
+    refit: Annotated[
+        str | None,
+        typer.Option(help="The method to fit again on parts of the rows (e.g. leace): adds figures on unseen rows."),
+    ] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="One group per row (a person, a document): its rows stay together in a split.")
+    ] = None,
+    features: FeaturesOption = None,
+    concept: ConceptOption = None,
+    kind: Annotated[
+        str | None, typer.Option(help="categorical or continuous, where the labels do not say it themselves.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rows for the probes; minutes for a million rows.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of all splits, samples and probes.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="Also write the report as one self-contained page.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write everything as JSON.")] = None,
+) -> None:
+    """Is the concept gone, what did it cost, and what can still be found?
+
+    The conditions of the theorem are checked on all rows. Figures on rows that the eraser has not seen need --refit.
+    Leaves with status 1 if the concept is not guarded.
+
+    Examples:
+
+      excise audit embeddings.npy gender.npy --html before.html
+
+      excise audit embeddings.npy gender.npy -e eraser.safetensors --refit leace --html after.html
+
+      excise audit people.parquet -f embedding -c sex -e eraser.safetensors --y job.npy --json audit.json
+    """
+    from excise.auditing.audit import audit as run
+    from excise.errors import ConceptError, ExciseError
+    from excise.fitting import load
+
+    for target in (html, json):
+        if target is not None and not target.parent.is_dir():
+            raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
+    X, labels = read_all(x, z, features, concept)
+    if labels is None:
+        raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
+    with plain_warnings():
+        report = run(
+            X,
+            labels,
+            eraser=None if eraser is None else load(eraser),
+            X_erased=None if erased is None else read_all(erased, None, features, None)[0],
+            y=None if y is None else read_all(x, y, features, None)[1],
+            refit=refit,
+            seed=seed,
+            groups=None if groups is None else read_all(x, groups, features, None)[1],
+            kind=kind,
+            quick=quick,
+            progress=True,
+        )
+    typer.echo(str(report))
+    if html is not None:
+        report.to_html(html)
+        typer.echo(f"page: {html}")
+    if json is not None:
+        report.to_json(json)
+        typer.echo(f"JSON: {json}")
+    if not report.guarded:
+        raise typer.Exit(1)
