@@ -157,6 +157,8 @@ def _held_out_and_probes(
             h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step)
         index, said = chosen_rows(data.target, QUICK_PROBE_ROWS if quick else PROBE_ROWS, seed + 1)
         part = rotations(data.target, index, groups, seed)[0]
+        if refit is None:  # no eraser is fitted: the probes get those rows too
+            part = Part(part.erase, np.sort(np.concatenate([part.erase, part.train])), part.test)
     except ConceptError as error:
         for section in ("held out", "probes", *(("fairness",) if task is not None else ())):
             absent[section] = str(error)
@@ -206,7 +208,7 @@ def _fairness(
         absent["fairness"] = "no task was given: pass y=, one class per row"
         return None
     if data.target.codes is None:
-        absent["fairness"] = "the concept is a number, not groups"
+        absent["fairness"] = "the concept is numbers or several columns, not groups"
         return None
     codes, names = task
     if len(np.unique(codes[part.train])) < 2:

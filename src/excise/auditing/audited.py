@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ from excise.moments import flat_labels
 __all__ = ["Audited", "Target", "erased_rows", "read_audited", "take"]
 
 BATCH_BYTES = 2**25
-JOINT_CLASSES = 50  # of several columns: more intersections than this are not probed
 
 
 def take(labels: Any, index: Any) -> Any:
@@ -35,7 +35,8 @@ def take(labels: Any, index: Any) -> Any:
 
 @dataclass(frozen=True)
 class Target:
-    """The concept as the probes see it: classes (`codes`) or numbers (`values`)."""
+    """The concept as the probes see it: one column of classes (`codes`), or numbers (`values`): several columns of
+    classes are taken as their 0/1 columns, for that is what is erased of them."""
 
     concept: Concept
     encoded: Encoded
@@ -57,14 +58,7 @@ def _target(z: Any, n: int, kind: Any) -> Target:
     if encoded.n != n:
         raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels: pass one label per row")
     names = [list(name) if isinstance(name, tuple) else name for name in concept.names]
-    if encoded.codes is not None:
-        return Target(concept, encoded, encoded.codes, names)
-    if concept.kind == "categorical":  # several columns: the probes look for their intersections
-        rows, codes = np.unique(encoded.dense(), axis=0, return_inverse=True)
-        if 1 < len(rows) <= JOINT_CLASSES:
-            joint = [" & ".join(str(names[i]) for i in np.flatnonzero(row)) for row in rows]
-            return Target(concept, encoded, codes.reshape(-1), joint)
-    return Target(concept, encoded, None, names)
+    return Target(concept, encoded, encoded.codes, names)
 
 
 def erased_rows(eraser: Any, X: Any, z: Any) -> Any:
@@ -74,6 +68,14 @@ def erased_rows(eraser: Any, X: Any, z: Any) -> Any:
 
 def _needs_labels(eraser: Any) -> bool:
     return type(eraser).__name__ in ("OracleEraser", "TransportEraser")
+
+
+def _release(array: Any) -> None:
+    """Let go of the pages of a memory map that were read: they count as ours until then."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = getattr(array, "base", None)
+    if array is not None and hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,19 @@ class Audited:
         return _needs_labels(self.eraser)
 
     def before(self, index: Any) -> Any:
-        return np.asarray(self.X[index], dtype=np.float64)
+        rows = np.array(self.X[index], dtype=np.float64)
+        _release(self.X)
+        return rows
 
     def raw_after(self, index: Any) -> Any:
         """Rows after, in the dtype that they are kept in."""
-        if self.X_erased is not None:
-            return self.X_erased[index]
-        if self.eraser is None:
-            return self.X[index]
-        rows = np.ascontiguousarray(self.X[index])
+        if self.X_erased is not None or self.eraser is None:
+            source = self.X if self.X_erased is None else self.X_erased
+            rows = np.array(source[index])
+            _release(source)
+            return rows
+        rows = np.array(self.X[index])
+        _release(self.X)
         if not self.needs_labels:
             return np.asarray(self.eraser(rows))
         where = np.arange(self.n)[index] if isinstance(index, slice) else index

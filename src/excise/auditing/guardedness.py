@@ -77,9 +77,10 @@ def gather(data: Audited, step: Any) -> Gathered:
     codes = data.target.codes
     for part in data.batches(3):
         labels = data.labels(part)
-        before.update(data.X[part], labels)
-        x = data.after(part)
-        after.update(data.raw_after(part) if not data.edited else x, labels)
+        before.update(np.array(data.X[part]), labels)
+        raw = data.raw_after(part)
+        after.update(raw, labels)
+        x = np.asarray(raw, dtype=np.float64)
         squares += (x**2).sum(axis=0)
         if codes is not None:
             _add_class_sums(sums, x - shift, codes[part])

@@ -16,6 +16,7 @@ import numpy as np
 
 from excise.auditing.audited import Audited, erased_rows, take
 from excise.auditing.linear import BITS
+from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.fitting import check_method, fit
@@ -25,7 +26,6 @@ __all__ = ["NULL", "HeldOut", "held_out", "permutation_test", "refitted"]
 PERMUTATIONS = 1999
 AT_ONCE = 50
 RESAMPLES = 2000
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of the probe, per row; the best on its training rows by cross-validation is taken
 NULL = (
     "in rows that the eraser has not seen, the erased features and the labels are independent; under it any order of "
     "these labels is as likely as any other"
@@ -190,21 +190,12 @@ class _Fitted:
 
 def _probe(X: Any, X_new: Any, z: Any, z_new: Any, scale: Any, seed: int) -> _Fitted:
     """Gain of a penalised linear probe on the constant, per row of X_new."""
-    floor = np.maximum(1e-6 * scale, 1e-300)  # what is left of an erased feature is not blown up
-    spread = np.maximum(X.std(axis=0), floor)
-    A, B = (X - X.mean(axis=0)) / spread, (X_new - X.mean(axis=0)) / spread
+    A, B = standardised(X, X_new, scale)
     if z.ndim == 2:
         return _probe_numbers(A, B, z, z_new)
-    from sklearn.linear_model import LogisticRegressionCV
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        few = min(3, int(np.bincount(z)[np.unique(z)].min()))
-        strengths = [1.0 / (penalty * len(z)) for penalty in PENALTIES]
-        model = LogisticRegressionCV(
-            Cs=strengths, cv=max(few, 2), scoring="neg_log_loss", max_iter=1000, random_state=seed, use_legacy_attributes=False,
-            l1_ratios=(0.0,),
-        ).fit(A, z)  # fmt: skip
+        model = penalised_logistic(z, seed).fit(A, z)
     place = np.searchsorted(model.classes_, z_new)
     own = -np.log(np.maximum(model.predict_proba(B)[np.arange(len(B)), place], 1e-15))
     share = np.bincount(z, minlength=model.classes_.max() + 1)[model.classes_] / len(z)

@@ -27,7 +27,7 @@ __all__ = [
 
 BITS = float(1.0 / np.log(2.0))
 IN_MEMORY = 2**28  # bytes of whitened rows
-PASSES = 20  # over data that does not fit, before the logistic regression says that it has not converged
+PASSES = 8  # over data that does not fit, before the logistic regression says that it has not converged
 
 Rows = Callable[[slice], Any]
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from excise._chunks import worker_count
 from excise.auditing.linear import BITS
 
-__all__ = ["PROBES", "ProbeResult", "run_probes", "score", "standardised"]
+__all__ = ["PENALTIES", "PROBES", "ProbeResult", "penalised_logistic", "run_probes", "score", "standardised"]
 
-WIDE = 100  # quadratic discriminants get this many principal components at most
+WIDE = 50  # quadratic discriminants get this many principal components at most
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of linear probes, per row; cross-validation on their training rows chooses
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,25 @@ def standardised(X: Any, X_new: Any, scale: Any) -> tuple[Any, Any]:
     return (X - mean) / spread, (X_new - mean) / spread
 
 
+def penalised_logistic(z: Any, seed: int) -> Any:
+    """Logistic regression with the penalty that cross-validation on its own rows prefers; z: their classes."""
+    from sklearn.linear_model import LogisticRegressionCV
+
+    return LogisticRegressionCV(
+        Cs=[1.0 / (penalty * len(z)) for penalty in PENALTIES],
+        l1_ratios=(0.0,),
+        cv=max(2, min(3, int(np.bincount(z)[np.unique(z)].min()))),
+        scoring="neg_log_loss",
+        max_iter=1000,
+        random_state=seed,
+        use_legacy_attributes=False,
+    )
+
+
 def _logistic(seed: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=1.0, max_iter=2000)
+    return LogisticRegression(max_iter=2000)  # its penalty is chosen when the rows are known
 
 
 def _discriminant(seed: int) -> Any:
@@ -67,7 +84,15 @@ def _support_vectors(seed: int) -> Any:
 def _network(seed: int) -> Any:
     from sklearn.neural_network import MLPClassifier
 
-    return MLPClassifier((128,), alpha=1e-3, early_stopping=True, n_iter_no_change=10, max_iter=200, random_state=seed)
+    return MLPClassifier(
+        (128,),
+        alpha=1e-3,
+        learning_rate_init=3e-3,
+        early_stopping=True,
+        n_iter_no_change=15,
+        max_iter=300,
+        random_state=seed,
+    )
 
 
 def _radial(seed: int) -> Any:
@@ -111,7 +136,7 @@ def _quadratic(seed: int) -> Any:
 
     return make_pipeline(
         PCA(n_components=WIDE, svd_solver="randomized", random_state=seed),
-        QuadraticDiscriminantAnalysis(reg_param=0.05),  # erased directions have no variance left to divide by
+        QuadraticDiscriminantAnalysis(reg_param=0.2),  # erased directions have no variance left to divide by
     )
 
 
@@ -191,6 +216,7 @@ def run_probes(
     A probe that fails is left out and said: the others go on.
     """
     from joblib import Parallel, delayed
+    from threadpoolctl import threadpool_limits
 
     classes = z[0].ndim == 1
     tasks = [
@@ -228,10 +254,9 @@ def run_probes(
 
     found: dict[str, ProbeResult] = {}
     failed: list[str] = []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(limits=1):  # one thread each: more would wait for one another
         warnings.simplefilter("ignore")  # convergence is asked of the model itself: it is reported, not printed
-        # Threads: the work is in BLAS and OpenMP, which let go of the interpreter.
-        for result in Parallel(n_jobs=2, backend="threading", return_as="generator_unordered")(
+        for result in Parallel(n_jobs=worker_count(8), backend="threading", return_as="generator_unordered")(
             delayed(work)(task) for task in tasks
         ):
             name = result[0] if isinstance(result, tuple) else result.name
@@ -254,9 +279,9 @@ class _Measured:
 def _measure(task: _Task, X: Any, X_new: Any, z: Any, z_new: Any, y: Any, seed: int) -> _Measured:
     if task.stacked:
         # A softmax is not linear: a guarded classifier's output may tell a second one what its scores do not.
-        first = _logistic(seed).fit(X, z if y is None else y)
+        first = penalised_logistic(z if y is None else y, seed).fit(X, z if y is None else y)
         X, X_new = first.predict_proba(X), first.predict_proba(X_new)
-    model = task.make(seed)
+    model = penalised_logistic(z, seed) if task.make is _logistic else task.make(seed)
     if hasattr(model, "steps") and "pca" in model.named_steps:
         model.set_params(pca__n_components=min(WIDE, *X.shape))
     if hasattr(model, "steps") and "nystroem" in model.named_steps:
