@@ -26,7 +26,7 @@ from excise._linalg import greatest_correlation
 from excise._statistics import not_finite
 from excise.auditing.audited import erased_rows
 from excise.auditing.fairness import tpr_spread
-from excise.auditing.probes import PROBES, standardised
+from excise.auditing.probes import PROBES, penalised_logistic, standardised
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.fitting import METHODS, fit
@@ -243,7 +243,7 @@ class _Measure:
         erased = X if eraser is None else erased_rows(eraser, X, codes)
         X, erased = np.asarray(X, dtype=np.float64), np.asarray(erased, dtype=np.float64)
         train, test = standardised(erased[a], erased[b], X[a].std(axis=0))
-        linear = _probed(PROBES["logistic regression"][1](self.seed), train, codes[a], test, codes[b])
+        linear = _probed(penalised_logistic(codes[a], self.seed), train, codes[a], test, codes[b])
         radial = PROBES["radial basis functions"][1](self.seed)
         radial.set_params(nystroem__n_components=min(300, len(train)))
         nonlinear = _probed(radial, train, codes[a], test, codes[b])
@@ -272,7 +272,8 @@ def _probed(model: Any, X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, 
         model.fit(X, z)
     proba = np.maximum(model.predict_proba(X_new), 1e-15)
     place = np.searchsorted(model.classes_, z_new)
-    return float(-np.log(proba[np.arange(len(z_new)), place]).mean()), float(model.score(X_new, z_new))
+    right = model.classes_[np.argmax(proba, axis=1)] == z_new
+    return float(-np.log(proba[np.arange(len(z_new)), place]).mean()), float(right.mean())
 
 
 def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float]:

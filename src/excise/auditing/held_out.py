@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audited import Audited, erased_rows, take
-from excise.auditing.linear import BITS
+from excise.auditing.linear import BITS, constant_loss
 from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
@@ -119,7 +119,9 @@ def held_out(
     n_erase, d = len(parts[0].erase), data.d
     columns = (len(np.unique(data.target.codes[np.concatenate([parts[0].train, parts[0].test])])) - 1) if classes else 1
     expected = min(1.0, d / n_erase)
-    expected = columns * _as_information(np.sqrt(expected * 0.999)) if classes else expected
+    if classes:  # never more than there is to know
+        entropy = constant_loss(data.target.codes[np.concatenate([part.test for part in parts])]) * BITS
+        expected = min(entropy, columns * _as_information(np.sqrt(expected)))
     interval = _bootstrap(gain, seed)
     information = float(gain.mean())
     assert p is not None
@@ -161,7 +163,7 @@ def _reading(information: float, interval: tuple[float, float], expected: float,
         said = "a linear probe gains something in unseen rows, but no more than estimation alone can leave"
     else:
         said = "a linear probe gains more in unseen rows than estimation alone explains: the eraser does not carry over"
-    said += f"; with {n:,} rows to fit on and {d} features, estimation alone leaves up to about {expected:.2g}"
+    said += f"; with {n:,} rows to fit on and {d} features, estimation alone can leave up to about {expected:.2g}"
     if n < 10 * d:
         said += (
             f". {n / d:.1f} rows per feature are few: an eraser that is perfect on its own rows must leave a good part of the "

@@ -55,6 +55,7 @@ def penalised_logistic(z: Any, seed: int) -> Any:
         l1_ratios=(0.0,),
         cv=max(2, min(3, int(np.bincount(z)[np.unique(z)].min()))),
         scoring="neg_log_loss",
+        tol=1e-6,
         max_iter=1000,
         random_state=seed,
         use_legacy_attributes=False,

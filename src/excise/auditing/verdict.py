@@ -24,7 +24,7 @@ def words(
     if g.disagreement:
         out.append(g.disagreement[0].upper() + g.disagreement[1:] + ".")
     if h is not None:
-        out.append(h.reading[0].upper() + h.reading[1:] + ".")
+        out.append(f"On new rows: {h.reading}.")
     out += _nonlinear(probes)
     if c is not None:
         beyond = "" if c.over_leace is None else f" ({c.over_leace:.2f} times the least that an affine edit can do)"
