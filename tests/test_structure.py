@@ -24,6 +24,7 @@ ORDER = [
     {"estimator", "auditing", "data"},
     {"scrubbing", "distributed"},
     {"reporting"},
+    {"experiments"},  # before the command line, which has `excise reproduce`
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

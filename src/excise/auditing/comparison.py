@@ -33,7 +33,7 @@ from excise.fitting import METHODS, fit
 from excise.methods._common import check_whole, class_codes
 from excise.moments import flat_labels
 
-__all__ = ["Comparison", "Outcome", "compare"]
+__all__ = ["Comparison", "Outcome", "compare", "split_rows"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def compare(
     unknown = [m for m in (*chosen, *(options or {})) if m not in METHODS]
     if unknown:
         raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
-    fit_rows, probe, held = _split(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
+    fit_rows, probe, held = split_rows(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
     share = np.bincount(codes[probe]) / len(probe)
     constant = float(-np.log(share[codes[held]]).mean())
     measure = _Measure(rows, codes, task, fit_rows, probe, held, seed)
@@ -187,7 +187,7 @@ def compare(
     )
 
 
-def _split(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
+def split_rows(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
     """Rows to fit the eraser (50%), to train the probes (30%) and to measure them (20%); by class, or by group."""
     from sklearn.model_selection import GroupShuffleSplit, train_test_split
 

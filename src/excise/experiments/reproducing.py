@@ -1,0 +1,59 @@
+"""Which experiments there are, and how one of them is run by its name."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from excise.errors import ExciseError
+from excise.experiments.running import Run
+from excise.experiments.sources import digest
+
+__all__ = ["EXPERIMENTS", "Options", "reproduce"]
+
+# name: (module, what it shows). A later experiment is simply added.
+EXPERIMENTS: dict[str, tuple[str, str]] = {
+    "oblique": ("oblique", "the four-point example, and LEACE in three steps"),
+    "intrinsic": ("intrinsic", "what is left of the concept against the size of the edit, for every method"),
+    "fairness": ("fairness", "profession prediction: accuracy and TPR gaps before, after, and re-fitted"),
+    "theory": ("theory", "the equivalent conditions as the strength goes from 0 to 1, and what they do not cover"),
+    "oracle": ("oracle", "oracle LEACE against LEACE: edit size, and what nonlinear probes find"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where data and models are: local folders, or None for the paper's own by hub name."""
+
+    data: Path | None = None  # a folder of local files of the same kind
+    models: Path | None = None  # a folder that holds small local models
+    model: str | None = None  # one model by name or path, in place of the experiment's own
+    gguf_file: str | None = None
+
+
+def reproduce(
+    name: str, folder: Path, options: Options | None = None, quick: bool = False, seed: int = 0, show: bool = True
+) -> dict[str, Any]:
+    """Run an experiment; its result.json, table.md, figure.png and figure.svg are written to `folder`.
+
+    Raises:
+        ExciseError: an unknown name, missing data or models (before any long work), or a theorem that did not hold.
+    """
+    if name not in EXPERIMENTS:
+        raise ExciseError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+    module = importlib.import_module(f"excise.experiments.{EXPERIMENTS[name][0]}")
+    options = options or Options()
+    for path in (options.data, options.models):
+        if path is not None and not path.is_dir():
+            raise ExciseError(f"{path} is not a folder")
+    settings: dict[str, Any] = {
+        "data": "local" if options.data else "hub",
+        "model": Path(options.model).name if options.model else None,
+    }
+    assert module.__file__ is not None
+    settings["code"] = digest(Path(module.__file__))  # other code, other steps
+    run = Run(name, folder, quick, seed, settings, show=show)
+    result = run.finish(module.experiment(run, options))
+    return {**result, "paper": module.PAPER}
