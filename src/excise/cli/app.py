@@ -8,6 +8,7 @@ from excise.cli.apply import apply
 from excise.cli.compare import compare
 from excise.cli.demo import demo
 from excise.cli.fit import fit
+from excise.cli.tag import tag
 
 __all__ = ["app"]
 
@@ -22,6 +23,7 @@ app.command()(demo)
 app.command()(fit)
 app.command()(apply)
 app.command()(compare)
+app.command()(tag)
 
 
 @app.callback(invoke_without_command=True)

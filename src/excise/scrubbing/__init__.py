@@ -1,0 +1,1 @@
+"""Erasing a concept inside transformers, and measuring what that did."""
