@@ -50,3 +50,14 @@ def unigram_tokenizer() -> Any:
 
 def tokenizer(kind: str) -> Any:
     return unigram_tokenizer() if kind == "unigram" else pretrained_tokenizer(kind)
+
+
+@cache
+def language_model(name: str, device: str = "cpu") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    loader = AutoModelForMaskedLM if name == "pocket-bert" else AutoModelForCausalLM
+    return loader.from_pretrained(MODELS / name, dtype=torch.float32).to(device).eval()

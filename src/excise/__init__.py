@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from excise.methods.splince import splince
     from excise.methods.switch import switch
     from excise.moments import Moments
+    from excise.scrubbing.evaluation import evaluate
+    from excise.scrubbing.measures import Evaluation
     from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
@@ -35,6 +37,7 @@ _HOMES = {
     "Concept": "concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
+    "Evaluation": "scrubbing.measures",
     "ExciseError": "errors",
     "ExciseWarning": "errors",
     "FileFormatError": "errors",
@@ -44,6 +47,7 @@ _HOMES = {
     "TransportEraser": "transport",
     "compare": "auditing.comparison",
     "erase": "fitting",
+    "evaluate": "scrubbing.evaluation",
     "fair_pca": "methods.fair_pca",
     "fit": "fitting",
     "inlp": "methods.inlp",
@@ -66,6 +70,7 @@ __all__ = [
     "Concept",
     "ConceptEraser",
     "ConceptError",
+    "Evaluation",
     "ExciseError",
     "ExciseWarning",
     "FileFormatError",
@@ -76,6 +81,7 @@ __all__ = [
     "__version__",
     "compare",
     "erase",
+    "evaluate",
     "fair_pca",
     "fit",
     "inlp",
