@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
-    from excise.fitting import erase, fit, load
+    from excise.fitting import erase, fit
+    from excise.loading import load
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from excise.methods.splince import splince
     from excise.methods.switch import switch
     from excise.moments import Moments
+    from excise.scrubbing.loop import scrub
+    from excise.scrubbing.scrubber import Scrubber
     from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
@@ -41,6 +44,7 @@ _HOMES = {
     "InputError": "errors",
     "Moments": "moments",
     "OracleEraser": "eraser",
+    "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "transport",
     "compare": "auditing.comparison",
     "erase": "fitting",
@@ -48,13 +52,14 @@ _HOMES = {
     "fit": "fitting",
     "inlp": "methods.inlp",
     "leace": "methods.leace",
-    "load": "fitting",
+    "load": "loading",
     "mean_projection": "methods.sal",
     "oracle": "methods.oracle",
     "quadratic": "methods.quadratic",
     "random_projection": "methods.random_projection",
     "rlace": "methods.rlace",
     "sal": "methods.sal",
+    "scrub": "scrubbing.loop",
     "splince": "methods.splince",
     "switch": "methods.switch",
 }
@@ -72,6 +77,7 @@ __all__ = [
     "InputError",
     "Moments",
     "OracleEraser",
+    "Scrubber",
     "TransportEraser",
     "__version__",
     "compare",
@@ -87,6 +93,7 @@ __all__ = [
     "random_projection",
     "rlace",
     "sal",
+    "scrub",
     "splince",
     "switch",
 ]
