@@ -23,6 +23,7 @@ ORDER = [
     {"fitting"},
     {"estimator", "auditing", "data"},
     {"scrubbing", "distributed"},
+    {"loading"},
     {"reporting"},
     {"cli"},
 ]

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
-    from excise.fitting import erase, fit, load
+    from excise.fitting import erase, fit
+    from excise.loading import load
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from excise.moments import Moments
     from excise.scrubbing.evaluation import evaluate
     from excise.scrubbing.measures import Evaluation
+    from excise.scrubbing.loop import scrub
+    from excise.scrubbing.scrubber import Scrubber
     from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
@@ -44,6 +47,7 @@ _HOMES = {
     "InputError": "errors",
     "Moments": "moments",
     "OracleEraser": "eraser",
+    "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "transport",
     "compare": "auditing.comparison",
     "erase": "fitting",
@@ -52,13 +56,14 @@ _HOMES = {
     "fit": "fitting",
     "inlp": "methods.inlp",
     "leace": "methods.leace",
-    "load": "fitting",
+    "load": "loading",
     "mean_projection": "methods.sal",
     "oracle": "methods.oracle",
     "quadratic": "methods.quadratic",
     "random_projection": "methods.random_projection",
     "rlace": "methods.rlace",
     "sal": "methods.sal",
+    "scrub": "scrubbing.loop",
     "splince": "methods.splince",
     "switch": "methods.switch",
 }
@@ -77,6 +82,7 @@ __all__ = [
     "InputError",
     "Moments",
     "OracleEraser",
+    "Scrubber",
     "TransportEraser",
     "__version__",
     "compare",
@@ -93,6 +99,7 @@ __all__ = [
     "random_projection",
     "rlace",
     "sal",
+    "scrub",
     "splince",
     "switch",
 ]

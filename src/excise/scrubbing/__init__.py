@@ -1,1 +1,1 @@
-"""Erasing a concept inside transformers, and measuring what that did."""
+"""Concept scrubbing: erasers at every site of a Hugging Face transformer, fitted in order."""
