@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from excise.methods.switch import switch
     from excise.moments import Moments
     from excise.scrubbing.evaluation import evaluate
-    from excise.scrubbing.measures import Evaluation
     from excise.scrubbing.loop import scrub
+    from excise.scrubbing.measures import Evaluation
     from excise.scrubbing.scrubber import Scrubber
     from excise.transport import TransportEraser
 

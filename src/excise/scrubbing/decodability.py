@@ -61,7 +61,7 @@ class Decodability:
     def to_markdown(self) -> str:
         names = [name for name in asdict(self.rows[0]) if any(getattr(row, name) is not None for row in self.rows)][1:]
         head = ["site", *(name.replace("_", " ").replace("held", "held-out") for name in names)]
-        own = {"loss": self.constant_loss, "accuracy": self.majority}
+        own: dict[str, float | None] = {"loss": self.constant_loss, "accuracy": self.majority}
         own |= {"held_loss": self.held_constant_loss, "held_accuracy": self.held_majority}
         rows = [[row.site, *(show(getattr(row, name), digits=4) for name in names)] for row in self.rows]
         rows.append(["(constant)", *(show(own[name.rsplit("_", 1)[0]], digits=4) for name in names)])
@@ -121,11 +121,10 @@ def decodability(
                     held = new[1]
                     own[f"held_loss_{when}"], own[f"held_accuracy_{when}"] = probe.scores(new[0].pop(site), held)
         rows += [SiteFigures(site, **figures[site]) for site in part]
-    own_constant = constant(fitted)
-    new_constant = (None, None) if held is None else constant(fitted, held)
-    return Decodability(
-        rows, *own_constant, len(fitted), *new_constant, None if held is None else len(held)
-    )
+    loss, majority = constant(fitted)
+    if held is None:
+        return Decodability(rows, loss, majority, len(fitted))
+    return Decodability(rows, loss, majority, len(fitted), *constant(fitted, held), len(held))
 
 
 def _sites_at_once(model: torch.nn.Module, batches: Iterable[Mapping[str, Any]], max_tokens: int | None) -> int:

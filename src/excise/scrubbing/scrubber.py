@@ -42,13 +42,15 @@ class Scrubber:
     about: dict[str, Any] = field(default_factory=dict)  # method, options, concept, tokens: plain JSON values
 
     @contextmanager
-    def attached(self, model: torch.nn.Module, concept: Any = None) -> Iterator[torch.nn.Module]:
+    def attached(self, model: torch.nn.Module, concept: Any = None, first_draw: int = 0) -> Iterator[torch.nn.Module]:
         """Hooks on, and always off again; `model.generate` and training work as ever in between. May be nested.
 
         Args:
             model: the model that was scrubbed.
             concept: labels of the batch that is run, as in `scrub`, where the method is "oracle"; positions with -100
                 are left as they are. Other methods have no use for it.
+            first_draw: number of the first forward pass, for the random control, which draws a subspace for each: give
+                another one where hooks go on and off between the batches of one measurement.
 
         Raises:
             ExciseError: another model.
@@ -58,7 +60,7 @@ class Scrubber:
         if concept is None and any(isinstance(eraser, OracleEraser) for eraser in self.erasers.values()):
             raise ConceptError("an oracle scrubber needs labels: attached(model, concept=labels of the batch)")
         placed = {path: _placed(eraser, module_of(model, path), model) for path, eraser in self.erasers.items()}
-        draw = [-1]  # number of the forward pass, for the random control
+        draw = [first_draw - 1]  # number of the forward pass, for the random control
         cached: dict[tuple[int, int], Labels] = {}
 
         def labels(rows: int) -> Labels:
