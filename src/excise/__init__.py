@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from excise.methods.splince import splince
     from excise.methods.switch import switch
     from excise.moments import Moments
+    from excise.scrubbing.amnesic import Amnesic, amnesic
+    from excise.scrubbing.decodability import Decodability, decodability
     from excise.scrubbing.evaluation import evaluate
     from excise.scrubbing.loop import scrub
     from excise.scrubbing.measures import Evaluation
@@ -35,11 +37,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AffineEraser": "eraser",
+    "Amnesic": "scrubbing.amnesic",
     "ClassMoments": "class_moments",
     "Comparison": "auditing.comparison",
     "Concept": "concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
+    "Decodability": "scrubbing.decodability",
     "Evaluation": "scrubbing.measures",
     "ExciseError": "errors",
     "ExciseWarning": "errors",
@@ -49,7 +53,9 @@ _HOMES = {
     "OracleEraser": "eraser",
     "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "transport",
+    "amnesic": "scrubbing.amnesic",
     "compare": "auditing.comparison",
+    "decodability": "scrubbing.decodability",
     "erase": "fitting",
     "evaluate": "scrubbing.evaluation",
     "fair_pca": "methods.fair_pca",
@@ -70,11 +76,13 @@ _HOMES = {
 
 __all__ = [
     "AffineEraser",
+    "Amnesic",
     "ClassMoments",
     "Comparison",
     "Concept",
     "ConceptEraser",
     "ConceptError",
+    "Decodability",
     "Evaluation",
     "ExciseError",
     "ExciseWarning",
@@ -85,7 +93,9 @@ __all__ = [
     "Scrubber",
     "TransportEraser",
     "__version__",
+    "amnesic",
     "compare",
+    "decodability",
     "erase",
     "evaluate",
     "fair_pca",

@@ -18,6 +18,8 @@ __all__ = [
     "ConceptName",
     "CsvOption",
     "DataArgument",
+    "DeviceOption",
+    "DtypeOption",
     "FigureOption",
     "GgufOption",
     "JsonOption",
@@ -42,6 +44,8 @@ ConceptName = Annotated[
 ]
 BatchOption = Annotated[int, typer.Option(help="Sequences in one forward pass.")]
 LimitOption = Annotated[int | None, typer.Option(help="Use only the first so many sequences.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, ...; a GPU where there is one unless given.")]
+DtypeOption = Annotated[str, typer.Option(help="Of the model: float32, bfloat16 or float16.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the table as JSON.")]
 CsvOption = Annotated[Path | None, typer.Option("--csv", help="Also write the table as CSV.")]
 MarkdownOption = Annotated[Path | None, typer.Option("--markdown", help="Also write the table as Markdown.")]
@@ -69,8 +73,8 @@ def load_tokenizer(name: str, gguf_file: str | None = None) -> Any:
     return _loaded(_transformers().AutoTokenizer, name, gguf_file)
 
 
-def load_model(name: str, gguf_file: str | None = None, device: str | None = None, dtype: str | None = None) -> Any:
-    """A causal or masked language model by what its configuration says it is; float32 unless told otherwise.
+def load_model(name: str, gguf_file: str | None = None, device: str | None = None, dtype: str = "float32") -> Any:
+    """A causal or masked language model, by what its configuration says it is.
 
     Raises:
         ExciseError: it cannot be loaded, or it has no language-modelling head.
@@ -78,6 +82,8 @@ def load_model(name: str, gguf_file: str | None = None, device: str | None = Non
     import torch
 
     transformers = _transformers()
+    if dtype not in ("float32", "float64", "bfloat16", "float16"):
+        raise ExciseError(f"--dtype must be float32, float64, bfloat16 or float16, got {dtype!r}")
     if gguf_file is None:
         config = _loaded(transformers.AutoConfig, name, None)
         heads = [
@@ -92,7 +98,7 @@ def load_model(name: str, gguf_file: str | None = None, device: str | None = Non
     else:
         masked = False
     loader = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-    model = _loaded(loader, name, gguf_file, dtype=getattr(torch, dtype or "float32"))
+    model = _loaded(loader, name, gguf_file, dtype=getattr(torch, dtype))
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from excise.cli.amnesic import amnesic
 from excise.cli.apply import apply
 from excise.cli.compare import compare
 from excise.cli.demo import demo
+from excise.cli.evaluate import evaluate
 from excise.cli.fit import fit
+from excise.cli.scrub import scrub
 from excise.cli.tag import tag
 
 __all__ = ["app"]
@@ -24,6 +27,9 @@ app.command()(fit)
 app.command()(apply)
 app.command()(compare)
 app.command()(tag)
+app.command()(scrub)
+app.command()(evaluate)
+app.command()(amnesic)
 
 
 @app.callback(invoke_without_command=True)

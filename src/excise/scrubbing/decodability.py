@@ -13,7 +13,7 @@ import torch
 
 from excise._files import versions
 from excise.errors import InputError
-from excise.scrubbing.probe import activations, constant, fit_probe
+from excise.scrubbing.probe import activations, constant, probe_scores
 from excise.scrubbing.sites import find_sites
 from excise.scrubbing.tables import markdown, show, write_csv, write_json
 
@@ -69,7 +69,7 @@ class Decodability:
 
     def __str__(self) -> str:
         held = "" if self.held_tokens is None else f", measured on {self.held_tokens:,} others too"
-        return f"linear classifiers without penalty, trained on {self.tokens:,} tokens{held}\n\n{self.to_markdown()}"
+        return f"linear classifiers trained on {self.tokens:,} tokens{held}\n\n{self.to_markdown()}"
 
 
 def decodability(
@@ -84,11 +84,13 @@ def decodability(
 
     On the batches that the scrubber was fitted on, all of them, LEACE leaves no more than the constant's loss: that is the
     theorem. With `max_tokens`, or on other text, classifiers find what chance leaves there, about d (k - 1) / (2 n) nats.
+    Fitted figures are those of the classifier without penalty; held-out ones of a classifier with a ridge of 0.001 (on
+    whitened activations, mean loss), which is trained on the fitting batches, erased.
 
     Args:
         model, batches: as for `excise.scrub`; integer labels.
         scrubber: adds the figures after erasure. Without it only those before are measured.
-        held_out: batches on which the same classifiers are measured too.
+        held_out: batches of other text to measure on.
         sites: as for `excise.scrub`; those of the scrubber unless given.
         max_tokens: use only so many tokens of each.
 
@@ -113,13 +115,12 @@ def decodability(
                 continue
             X, fitted = activations(model, batches, part, at_work, max_tokens)
             new = None if held_out is None else activations(model, held_out, part, at_work, max_tokens)
+            held = held if new is None else new[1]
             for site in part:
-                own, rows_here = figures[site], X.pop(site)
-                probe = fit_probe(rows_here, fitted)
-                own[f"loss_{when}"], own[f"accuracy_{when}"] = probe.scores(rows_here, fitted)
-                if new is not None:
-                    held = new[1]
-                    own[f"held_loss_{when}"], own[f"held_accuracy_{when}"] = probe.scores(new[0].pop(site), held)
+                here = None if new is None else (new[0].pop(site), new[1])
+                names = ("loss", "accuracy", "held_loss", "held_accuracy")
+                scores = zip(names, probe_scores(X.pop(site), fitted, here), strict=True)
+                figures[site] |= {f"{name}_{when}": score for name, score in scores}
         rows += [SiteFigures(site, **figures[site]) for site in part]
     loss, majority = constant(fitted)
     if held is None:
