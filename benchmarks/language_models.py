@@ -70,7 +70,7 @@ def run(name: str) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
         how = {"max_length": 256, "packed": True, "separator": " ", "start": "<|endoftext|>"}
-        train, test = tagged(tokenizer, "train", **how)[:64], tagged(tokenizer, "test", **how)[:32]
+        train, test = tagged(tokenizer, "train", **how)[:48], tagged(tokenizer, "test", **how)[:16]
         figures = scrubbing_table(model, train, test, 8)
     elif name == "pocket-neox":
         tokenizer = AutoTokenizer.from_pretrained(SHARED / "models" / name)

@@ -41,7 +41,7 @@ class Probe:
         return float(-own.mean()), float((known & (logp.argmax(axis=1) == place)).mean())
 
 
-def fit_probe(X: Any, z: Any, ridge: float = 0.0, steps: int = 500) -> Probe:
+def fit_probe(X: Any, z: Any, ridge: float = 0.0, steps: int = 200) -> Probe:
     """Logistic regression in whitened coordinates; without a ridge the loss is the best that a linear model can have.
 
     Args:
