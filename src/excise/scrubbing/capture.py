@@ -42,7 +42,8 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        with torch.no_grad():
+        # Without inference mode: its tensors would outlive it in a caller's model, and cannot be told apart.
+        with torch.inference_mode(False), torch.no_grad():
             yield
     finally:
         for module, mode in modes:

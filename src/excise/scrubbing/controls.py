@@ -12,38 +12,39 @@ import numpy as np
 from excise import _files
 from excise._array import Array
 from excise.eraser import AffineEraser
-from excise.methods.random_projection import random_projection
 
 __all__ = ["RandomEraser"]
 
 
 @dataclass(frozen=True, eq=False)
 class RandomEraser:
-    """r(x) = x - U U^T x with U the first `rank` of `widest` random orthonormal columns; others at every draw.
+    """r(x) = x - U U^T x with U (d, rank) random and orthonormal, another one at every draw.
 
-    >>> e = RandomEraser(d=8, rank=2, widest=3, seed=0)
-    >>> bool((e.at(0).left == e.at(0).left).all()), bool((e.at(0).left == e.at(1).left).any())
+    Erasers of the same width and seed share their subspaces: at one draw the lesser rank has the first columns of the
+    greater.
+
+    >>> e, wider = RandomEraser(d=8, rank=2, seed=0), RandomEraser(d=8, rank=3, seed=0)
+    >>> bool(np.allclose(e.at(0).left, wider.at(0).left[:, :2])), bool(np.allclose(e.at(0).left, e.at(1).left))
     (True, False)
     """
 
     d: int
     rank: int
-    widest: int  # rank of the greatest eraser that shares these subspaces
     seed: int
     strength: float = 1.0
     info: dict[str, Any] = field(default_factory=dict)
 
     def at(self, draw: int) -> AffineEraser:
         """The eraser of one forward pass."""
-        U = _columns(self.d, self.widest, self.seed, draw)[:, : self.rank]
+        U = _columns(self.d, self.rank, self.seed, draw)
         return AffineEraser(U, self.strength * U, np.zeros(self.d), self.info)
 
     def __call__(self, X: Array, draw: int = 0) -> Array:
         return self.at(draw)(X)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file that `excise.load` reads."""
-        about = {name: getattr(self, name) for name in ("d", "rank", "widest", "seed", "strength", "info")}
+        """Write what is needed to draw again: no array is."""
+        about = {name: getattr(self, name) for name in ("d", "rank", "seed", "strength", "info")}
         _files.write(path, "RandomEraser", {}, about)
 
     @staticmethod
@@ -51,7 +52,8 @@ class RandomEraser:
         return RandomEraser(**about)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _columns(d: int, rank: int, seed: int, draw: int) -> Array:
-    # One number from two: a seed of its own for every draw.
-    return random_projection(d, rank, seed * 2**32 + draw).left
+    # Drawn column by column, so that the first ones do not depend on how many there are.
+    U, T = np.linalg.qr(np.random.default_rng([seed, draw]).standard_normal((rank, d)).T)
+    return U * np.where(np.diag(T) < 0, -1.0, 1.0)  # the sign makes the distribution uniform

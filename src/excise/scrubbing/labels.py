@@ -99,6 +99,11 @@ class Data:
             self._prints.append(_print(batch))
             self.kept += int(labels.keep.sum())
             if len(labels.values):
+                if concept is not None and labels.kind != concept.kind:
+                    raise ConceptError(
+                        f"batch {number}: concept is {labels.kind} (shape {np.shape(batch['concept'])}), before it was "
+                        f"{concept.kind}: pass one kind of labels"
+                    )
                 try:
                     concept = (concept or Concept.of(labels.values, kind=labels.kind)).extend(labels.values)[0]
                 except ConceptError as error:

@@ -15,7 +15,7 @@ import torch
 from excise.scrubbing.cache import Cache
 from excise.scrubbing.capture import Stop, first_tensor, hooked, model_inputs, module_of, run
 from excise.scrubbing.labels import Data, Labels
-from excise.scrubbing.scrubber import Eraser, apply_eraser
+from excise.scrubbing.scrubber import Eraser, apply_eraser, placed_at
 from excise.scrubbing.sites import Group, Layout
 
 __all__ = ["Passes"]
@@ -38,7 +38,7 @@ class Passes:
         self, group: Group, level: Collection[str], erasers: dict[str, Eraser], add: Callable[[str, Any, Labels], None]
     ) -> None:
         """Give `add` the activations of every batch at the sites of one level, with earlier erasers at work."""
-        waiting = set(level)
+        waiting, erasers = set(level), self._at_work(erasers)
         keep = self.cached and group.tail in waiting and group.block + 1 < len(self.layout.blocks)
         for number, inputs, labels in self._batches():
             missing = set(waiting)
@@ -52,8 +52,7 @@ class Passes:
                     raise Stop
                 return None
 
-            active = [*self._active(erasers), *level]
-            with self._from(number), hooked(self.model, active, visit):
+            with self._from(number), hooked(self.model, [*erasers, *level], visit):
                 if keep:
                     self._store(number, inputs, group.block)
                 else:
@@ -65,22 +64,17 @@ class Passes:
         """Bring the cache to the output of the block before `block`, erased."""
         if not self.cached or block <= 0:
             return
-        if self._tail is not None and self.start == block:
-            path, self._tail = self._tail, None
-            for number, _, labels in self.data:
-                x = self.cache.read(number, self._device(block - 1))
-                self.cache.write(number, apply_eraser(erasers[path], path, x, labels) if path in erasers else x)
-            return
         if self._tail is not None:
-            self.advance(self.start, erasers)
+            self._erase_tail(self._tail, erasers)
         if block <= self.start:
             return
+        at_work = self._at_work(erasers)
         for number, inputs, labels in self._batches():
 
             def visit(path: str, x: torch.Tensor, labels: Labels = labels) -> torch.Tensor:
-                return apply_eraser(erasers[path], path, x, labels)
+                return apply_eraser(at_work[path], path, x, labels)
 
-            with self._from(number), hooked(self.model, self._active(erasers), visit):
+            with self._from(number), hooked(self.model, at_work, visit):
                 self._store(number, inputs, block - 1)
         self.start = block
 
@@ -93,11 +87,23 @@ class Passes:
             yield number, model_inputs(self.model, batch), labels
             self.tick(self.data.sizes[number][0] * self.data.sizes[number][1])
 
-    def _active(self, erasers: dict[str, Eraser]) -> list[str]:
-        """Sites of the blocks that a pass really runs."""
+    def _erase_tail(self, path: str, erasers: dict[str, Eraser]) -> None:
+        """The output of the last block was kept when its last site was looked at: now that site's eraser is known."""
+        eraser = placed_at(erasers[path], module_of(self.model, path), self.model)
+        for number, _, labels in self.data:
+            x = self.cache.read(number, self._device(self.start - 1))
+            self.cache.write(number, apply_eraser(eraser, path, x, labels))
+        self._tail = None
+
+    def _at_work(self, erasers: dict[str, Eraser]) -> dict[str, Eraser]:
+        """The erasers in the blocks that a pass really runs, on their devices."""
         groups = self.layout.groups
         real = {path for group in groups for path in group.paths if group.block >= self.start or self.start == 0}
-        return [path for path in erasers if path in real]
+        return {
+            path: placed_at(eraser, module_of(self.model, path), self.model)
+            for path, eraser in erasers.items()
+            if path in real
+        }
 
     def _device(self, block: int) -> torch.device:
         module = module_of(self.model, self.layout.blocks[block])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from excise import _files
 from excise.eraser import AffineEraser, OracleEraser
 from excise.errors import ConceptError, FileFormatError, InputError
 from excise.scrubbing.capture import hooked, module_of
@@ -21,11 +17,9 @@ from excise.scrubbing.controls import RandomEraser
 from excise.scrubbing.identity import check_identity
 from excise.scrubbing.labels import Labels, read_labels
 
-__all__ = ["STATE", "Eraser", "Scrubber", "apply_eraser", "read_state", "write_state"]
+__all__ = ["Eraser", "Scrubber", "apply_eraser", "placed_at"]
 
 Eraser = AffineEraser | OracleEraser | RandomEraser
-KINDS: dict[str, Any] = {"AffineEraser": AffineEraser, "OracleEraser": OracleEraser, "RandomEraser": RandomEraser}
-STATE = "scrubber.json"
 
 
 @dataclass(eq=False)
@@ -59,7 +53,7 @@ class Scrubber:
         check_identity(model, self.identity)
         if concept is None and any(isinstance(eraser, OracleEraser) for eraser in self.erasers.values()):
             raise ConceptError("an oracle scrubber needs labels: attached(model, concept=labels of the batch)")
-        placed = {path: _placed(eraser, module_of(model, path), model) for path, eraser in self.erasers.items()}
+        placed = {path: placed_at(eraser, module_of(model, path), model) for path, eraser in self.erasers.items()}
         draw = [first_draw - 1]  # number of the forward pass, for the random control
         cached: dict[tuple[int, int], Labels] = {}
 
@@ -91,7 +85,9 @@ class Scrubber:
         Raises:
             FileFormatError: the folder holds something else.
         """
-        write_state(folder, self, complete=True)
+        from excise.scrubbing.folder import write_folder
+
+        write_folder(folder, self)
 
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> Scrubber:
@@ -100,8 +96,10 @@ class Scrubber:
             FileNotFoundError: there is no such folder.
             FileFormatError: it holds no scrubber, or an unfinished one.
         """
-        scrubber, state = read_state(folder)
-        if not state["complete"]:
+        from excise.scrubbing.folder import read_folder
+
+        scrubber, complete = read_folder(folder)
+        if not complete:
             raise FileFormatError(
                 f"{folder} holds an unfinished scrubber ({len(scrubber.erasers)} sites): finish it with scrub(..., "
                 f"resume={str(folder)!r}) and the same arguments"
@@ -147,87 +145,9 @@ def _some(rows: torch.Tensor, keep: torch.Tensor, edit: Callable[[torch.Tensor],
     return out
 
 
-def _placed(eraser: Eraser, module: torch.nn.Module, model: torch.nn.Module) -> Eraser:
+def placed_at(eraser: Eraser, module: torch.nn.Module, model: torch.nn.Module) -> Eraser:
     """Factors on the device of the site, so that they do not travel at every call."""
     parameter = next(module.parameters(), next(model.parameters(), None))
     if isinstance(eraser, RandomEraser) or parameter is None or parameter.device.type == "cpu":
         return eraser
     return eraser.to(device=parameter.device)
-
-
-def write_state(
-    folder: str | os.PathLike[str], scrubber: Scrubber, complete: bool, more: Mapping[str, Any] | None = None
-) -> None:
-    """Save a scrubber, or what there is of it. The description comes last: a crash leaves the state before.
-
-    Raises:
-        FileFormatError: the folder holds something else.
-    """
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise FileFormatError(f"{target} is a file: a scrubber is saved as a folder")
-    files = target / "erasers"
-    if target.is_dir() and any(target.iterdir()) and not (target / STATE).exists() and not files.is_dir():
-        raise FileFormatError(f"the folder {target} holds other files: save a scrubber into an empty or a new folder")
-    old = _read_json(target) if (target / STATE).exists() else None
-    known = old["sites"] if old and old["run"] == (more or {}) and more else []
-    if old is not None and not known and old["sites"]:  # another scrubber: never a mixture of the two
-        (target / STATE).unlink()
-        shutil.rmtree(files, ignore_errors=True)
-    files.mkdir(parents=True, exist_ok=True)
-    sites = []
-    for number, (path, eraser) in enumerate(scrubber.erasers.items()):
-        name = f"{number:04d}.safetensors"
-        if number >= len(known):
-            eraser.save(files / name)
-        sites.append({"path": path, "file": name, "figures": scrubber.figures.get(path, {})})
-    state = {
-        "format": _files.FORMAT,
-        "kind": "Scrubber",
-        "versions": _files.versions() | {"torch": torch.__version__},
-        "complete": complete,
-        "about": scrubber.about,
-        "identity": scrubber.identity,
-        "sites": sites,
-        "run": dict(more or {}),
-    }
-    with _files.replacing(target / STATE) as temporary:
-        temporary.write_text(json.dumps(state, indent=1))
-
-
-def _read_json(folder: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text())
-        if state["kind"] != "Scrubber":
-            raise KeyError
-    except (ValueError, KeyError, TypeError):
-        raise FileFormatError(f"{folder / STATE} was not written by excise, or is damaged") from None
-    if state["format"] > _files.FORMAT:
-        raise FileFormatError(
-            f"{folder} has format {state['format']}, this excise reads up to {_files.FORMAT}: upgrade"
-        )
-    return state
-
-
-def read_state(folder: str | os.PathLike[str]) -> tuple[Scrubber, dict[str, Any]]:
-    """A scrubber, finished or not, and its description.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        FileFormatError: it holds no scrubber.
-    """
-    source = Path(folder)
-    if not source.exists():
-        raise FileNotFoundError(f"no such folder: {source}")
-    if not (source / STATE).exists():
-        raise FileFormatError(f"the folder {source} holds no scrubber ({STATE} is not there)")
-    state = _read_json(source)
-    erasers: dict[str, Eraser] = {}
-    try:
-        for site in state["sites"]:
-            kind, arrays, about = _files.read(source / "erasers" / site["file"])
-            erasers[site["path"]] = KINDS[kind].from_stored(arrays, about)
-        figures = {site["path"]: site["figures"] for site in state["sites"]}
-        return Scrubber(erasers, figures, state["identity"], state["about"]), state
-    except (KeyError, TypeError, InputError, FileNotFoundError) as error:
-        raise FileFormatError(f"{source} holds a scrubber with parts missing or wrong ({error})") from None

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from excise.errors import ExciseError
-from excise.scrubbing.capture import evaluating, hooked, model_inputs, run, tokens_of
+from excise.scrubbing.capture import model_inputs, tokens_of
+from excise.scrubbing.order import levels_of
 from excise.scrubbing.trace import Call, Trace, sample_of, trace
 
 __all__ = ["Group", "Layout", "Sites", "find_sites", "tree"]
@@ -77,12 +78,12 @@ def find_sites(model: torch.nn.Module, batch: Mapping[str, Any], sites: Sites = 
     by_block: dict[int, list[str]] = {}
     for path in ordered:
         by_block.setdefault(_block_of(seen, blocks, path), []).append(path)
-    dependent = _dependencies(model, inputs, ordered)
     groups = []
-    for number, paths in sorted(by_block.items()):
-        levels = _levels(paths, dependent)
-        inside = 0 <= number < len(blocks)
-        groups.append(Group(number, levels, _tail(seen, blocks[number], levels[-1]) if inside else None))
+    for (number, paths), levels in zip(
+        by_block.items(), levels_of(model, inputs, list(by_block.values())), strict=True
+    ):
+        inside = 0 <= number < len(blocks) and levels[-1] == (paths[-1],)
+        groups.append(Group(number, levels, _tail(seen, blocks[number], paths[-1]) if inside else None))
     calls = [seen.by_path[path][0] for path in blocks]
     first = calls[0]
     assert first.shape_in is not None
@@ -258,46 +259,8 @@ def _check(seen: Trace, paths: Iterable[str], tokens: tuple[int, int]) -> None:
             raise ExciseError(f"{path} holds no vector per token (shape {shape} for {tokens[0]} x {tokens[1]} tokens)")
 
 
-def _tail(seen: Trace, block: str, level: tuple[str, ...]) -> str | None:
-    output = seen.by_path[block][0].output
-    if len(level) > 1 or level[0].endswith(":in"):
+def _tail(seen: Trace, block: str, path: str) -> str | None:
+    """The last site of a block, where nothing happens between it and the output of the block."""
+    if path.endswith(":in"):
         return None
-    return level[0] if seen.by_path[level[0]][0].output == output else None
-
-
-def _levels(paths: list[str], dependent: dict[str, set[str]]) -> tuple[tuple[str, ...], ...]:
-    height: dict[str, int] = {}
-    for path in paths:
-        height[path] = 1 + max((height[other] for other in dependent[path] if other in height), default=-1)
-    return tuple(tuple(p for p in paths if height[p] == level) for level in range(max(height.values()) + 1))
-
-
-def _dependencies(model: torch.nn.Module, inputs: Mapping[str, Any], paths: list[str]) -> dict[str, set[str]]:
-    """For each site, the sites that it is computed from directly: read off the graph of the gradient."""
-    leaves: dict[int, str] = {}
-    nodes: dict[str, Any] = {}
-    alive = []
-
-    def visit(path: str, x: torch.Tensor) -> torch.Tensor:
-        nodes[path] = x.grad_fn
-        leaf = x.detach().requires_grad_()
-        alive.append(leaf)
-        leaves[id(leaf)] = path
-        return leaf.clone()
-
-    with evaluating(model), torch.enable_grad(), hooked(model, paths, visit):
-        run(model, inputs)
-    out = {}
-    for path, node in nodes.items():
-        found, stack, visited = set(), [node], set()
-        while stack:
-            node = stack.pop()
-            if node is None or node in visited:
-                continue
-            visited.add(node)
-            variable = getattr(node, "variable", None)
-            if variable is not None and id(variable) in leaves:
-                found.add(leaves[id(variable)])
-            stack += [next_node for next_node, _ in node.next_functions]
-        out[path] = found
-    return out
+    return path if seen.by_path[path][0].output == seen.by_path[block][0].output else None

@@ -66,7 +66,7 @@ class Trace:
 
 
 def sample_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The first tokens of the first sequences of a batch."""
+    """The first tokens of the first sequences of a batch, none of them masked: what is masked reads nothing."""
     B, T = tokens_of(inputs)
 
     def cut(value: Any) -> Any:
@@ -75,7 +75,10 @@ def sample_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
         value = value[: SAMPLE[0]]
         return value[:, : SAMPLE[1]] if value.ndim >= 2 and value.shape[1] == T else value
 
-    return {name: cut(value) for name, value in inputs.items()}
+    out = {name: cut(value) for name, value in inputs.items()}
+    if isinstance(out.get("attention_mask"), torch.Tensor):
+        out["attention_mask"] = torch.ones_like(out["attention_mask"])
+    return out
 
 
 def trace(model: torch.nn.Module, inputs: Mapping[str, Any]) -> Trace:
