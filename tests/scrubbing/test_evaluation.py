@@ -234,6 +234,9 @@ def test_mode_and_minimal_batches():
     assert first.bits_per_byte is None
     assert first.by_label == []
     assert kind_of(model, {"input_ids": ids}) == "causal"
+    mask = torch.ones_like(ids)
+    mask[:, :3] = 0  # padding on the left: the first real token is given, not predicted
+    assert excise.evaluate(model, [{"input_ids": ids, "attention_mask": mask}]).tokens == 4 * 5
 
 
 @pytest.mark.gpu

@@ -83,8 +83,9 @@ def evaluate_each(
             masked = {**batch, "input_ids": torch.as_tensor(batch["input_ids"]).masked_fill(chosen, mask_token)}
             settings = [(masked, chosen), (batch, _of_text(batch))]
         else:
-            counted = _present(batch)
-            counted[:, 0] = False
+            present = _present(batch)
+            counted = torch.zeros_like(present)
+            counted[:, 1:] = present[:, 1:] & present[:, :-1]  # nothing is predicted from padding, on whichever side
             settings = [(batch, counted)]
         for setting, (inputs, counted) in enumerate(settings):
             tallies = [pair[setting] for pair in rows.values()]
