@@ -1,6 +1,6 @@
 """The measured tables of docs/measuring.md: part of speech scrubbed from three language models on UD EWT.
 
-    python -m benchmarks.language_models pocket-neox | smollm2 | pocket-bert
+    python -m benchmarks.language_models pocket-neox | pocket-neox-layers | smollm2 | pocket-bert
 
 Erasers, controls and the unigram baseline are fitted on the train split and measured on the test split.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,17 +46,14 @@ def scrubbing_table(model: Any, train: Any, test: Any, batch_size: int) -> dict[
     from excise.scrubbing.unigram import Unigram
 
     scrubbers: dict[str, Any] = {"none": None}
-    seconds = {}
     for method in ("random", "leace", "sal"):
-        began = time.perf_counter()
         scrubbers[method] = scrub(model, train.batches(batch_size), method)
-        seconds[method] = round(time.perf_counter() - began, 1)
-        print(scrubbers[method], seconds[method], flush=True)
+        print(scrubbers[method], flush=True)
     unigram = Unigram.fit(train.batches(64), model.get_input_embeddings().weight.shape[0])
     table = evaluate_each(model, test.batches(batch_size), scrubbers, unigram)
     print(table, flush=True)
     ranks = {name: sorted({e.rank for e in s.erasers.values()}) for name, s in scrubbers.items() if s is not None}
-    return {**table.to_dict(), "ranks": ranks, "seconds_to_fit": seconds, "sites": len(scrubbers["leace"].erasers)}
+    return {**table.to_dict(), "ranks": ranks, "sites": len(scrubbers["leace"].erasers)}
 
 
 def run(name: str) -> dict[str, Any]:
@@ -72,12 +68,22 @@ def run(name: str) -> dict[str, Any]:
         how = {"max_length": 256, "packed": True, "separator": " ", "start": "<|endoftext|>"}
         train, test = tagged(tokenizer, "train", **how)[:48], tagged(tokenizer, "test", **how)[:16]
         figures = scrubbing_table(model, train, test, 8)
-    elif name == "pocket-neox":
-        tokenizer = AutoTokenizer.from_pretrained(SHARED / "models" / name)
-        model = AutoModelForCausalLM.from_pretrained(SHARED / "models" / name, dtype=torch.float32).eval()
+    elif name.startswith("pocket-neox"):
+        folder = SHARED / "models" / "pocket-neox"
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         how = {"max_length": 512, "packed": True, "separator": " "}
         train, test = tagged(tokenizer, "train", **how), tagged(tokenizer, "test", **how)
-        figures = scrubbing_table(model, train, test, 8)
+        if name == "pocket-neox":
+            figures = scrubbing_table(model, train, test, 8)
+        else:
+            from excise.scrubbing.decodability import decodability
+            from excise.scrubbing.loop import scrub
+
+            train, test = train[:60], test[:30]
+            layers = decodability(model, train.batches(4), scrub(model, train.batches(4)), test.batches(4))
+            print(layers, flush=True)
+            figures = layers.to_dict()
     else:
         from excise.scrubbing.amnesic import amnesic
 
@@ -100,7 +106,8 @@ def main() -> None:
     figures = run(name)
     figures["hardware"] = f"{hardware()}, one thread"
     figures["versions"] |= {package: version(package) for package in ("torch", "transformers", "tokenizers")}
-    path = RESULTS / ("amnesic-pocket-bert.json" if name == "pocket-bert" else f"scrubbing-{name}.json")
+    files = {"pocket-bert": "amnesic-pocket-bert.json", "pocket-neox-layers": "decodability-pocket-neox.json"}
+    path = RESULTS / files.get(name, f"scrubbing-{name}.json")
     path.write_text(json.dumps(figures, indent=1) + "\n")
     print(f"kept in {path}")
 

@@ -76,6 +76,13 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
     assert (tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_scrubber_of_another_model_is_refused(folder, tmp_path):
+    neox, site = MODELS / "pocket-neox", "gpt_neox.layers.2.input_layernorm"
+    command("scrub", neox, folder / "pocket-neox-dev", "--sites", site, "--limit", "40", "-o", tmp_path / "one")
+    with pytest.raises(ExciseError, match="was fitted on a GPTNeoXForCausalLM, got a BertForMaskedLM"):
+        command("evaluate", MODELS / "pocket-bert", folder / "pocket-bert-test", "-s", tmp_path / "one")
+
+
 def test_evaluate_by_layer(folder, tmp_path):
     model, data = MODELS / "pocket-neox", folder / "pocket-neox-dev"
     site = "gpt_neox.layers.2.input_layernorm"

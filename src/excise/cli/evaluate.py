@@ -84,6 +84,7 @@ def evaluate(
     from excise.loading import load
     from excise.scrubbing.decodability import decodability
     from excise.scrubbing.evaluation import evaluate_each, kind_of
+    from excise.scrubbing.identity import check_identity
     from excise.scrubbing.loop import scrub
     from excise.scrubbing.scrubber import Scrubber
     from excise.scrubbing.unigram import Unigram
@@ -111,12 +112,15 @@ def evaluate(
         name = str(loaded.about["method"])
         chosen[name if name not in chosen else f"{name} ({folder})"] = loaded
     loaded_model = load_model(model, gguf_file, device, dtype)
+    kind = kind_of(loaded_model, next(iter(batches)))
+    for loaded in chosen.values():
+        if loaded is not None:
+            check_identity(loaded_model, loaded.identity)  # before any long work
     with plain_warnings():
         for name in controls:
             options = {"seed": seed} if name == "random" else {}
             chosen[name if name not in chosen else f"{name} (control)"] = scrub(loaded_model, fitting, name, **options)  # type: ignore[arg-type]
         unigram = None
-        kind = kind_of(loaded_model, next(iter(batches)))
         if fitting is not None:
             unigram = Unigram.fit(fitting, loaded_model.get_input_embeddings().weight.shape[0], kind)
         table = evaluate_each(loaded_model, batches, chosen, unigram, kind, seed=seed)
