@@ -23,6 +23,7 @@ ORDER = [
     {"fitting"},
     {"estimator", "auditing", "data"},
     {"scrubbing", "distributed"},
+    {"loading"},
     {"reporting"},
     {"experiments"},  # before the command line, which has `excise reproduce`
     {"cli"},

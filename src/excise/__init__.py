@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
-    from excise.fitting import erase, fit, load
+    from excise.fitting import erase, fit
+    from excise.loading import load
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -26,17 +27,26 @@ if TYPE_CHECKING:
     from excise.methods.splince import splince
     from excise.methods.switch import switch
     from excise.moments import Moments
+    from excise.scrubbing.amnesic import Amnesic, amnesic
+    from excise.scrubbing.decodability import Decodability, decodability
+    from excise.scrubbing.evaluation import evaluate
+    from excise.scrubbing.loop import scrub
+    from excise.scrubbing.measures import Evaluation
+    from excise.scrubbing.scrubber import Scrubber
     from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AffineEraser": "eraser",
+    "Amnesic": "scrubbing.amnesic",
     "ClassMoments": "class_moments",
     "Comparison": "auditing.comparison",
     "Concept": "concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
+    "Decodability": "scrubbing.decodability",
+    "Evaluation": "scrubbing.measures",
     "ExciseError": "errors",
     "ExciseWarning": "errors",
     "FileFormatError": "errors",
@@ -44,32 +54,40 @@ _HOMES = {
     "Moments": "moments",
     "OracleEraser": "eraser",
     "Report": "auditing.report",
+    "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "transport",
+    "amnesic": "scrubbing.amnesic",
     "audit": "auditing.audit",
     "compare": "auditing.comparison",
+    "decodability": "scrubbing.decodability",
     "erase": "fitting",
+    "evaluate": "scrubbing.evaluation",
     "fair_pca": "methods.fair_pca",
     "fit": "fitting",
     "inlp": "methods.inlp",
     "leace": "methods.leace",
-    "load": "fitting",
+    "load": "loading",
     "mean_projection": "methods.sal",
     "oracle": "methods.oracle",
     "quadratic": "methods.quadratic",
     "random_projection": "methods.random_projection",
     "rlace": "methods.rlace",
     "sal": "methods.sal",
+    "scrub": "scrubbing.loop",
     "splince": "methods.splince",
     "switch": "methods.switch",
 }
 
 __all__ = [
     "AffineEraser",
+    "Amnesic",
     "ClassMoments",
     "Comparison",
     "Concept",
     "ConceptEraser",
     "ConceptError",
+    "Decodability",
+    "Evaluation",
     "ExciseError",
     "ExciseWarning",
     "FileFormatError",
@@ -77,11 +95,15 @@ __all__ = [
     "Moments",
     "OracleEraser",
     "Report",
+    "Scrubber",
     "TransportEraser",
     "__version__",
+    "amnesic",
     "audit",
     "compare",
+    "decodability",
     "erase",
+    "evaluate",
     "fair_pca",
     "fit",
     "inlp",
@@ -93,6 +115,7 @@ __all__ = [
     "random_projection",
     "rlace",
     "sal",
+    "scrub",
     "splince",
     "switch",
 ]

@@ -1,19 +1,16 @@
-"""From arrays to an eraser in one call, and back from files."""
+"""From arrays to an eraser in one call."""
 
 from __future__ import annotations
 
 import inspect
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from excise import _files
 from excise._array import Array
 from excise.class_moments import ClassMoments
 from excise.concept import Concept
 from excise.eraser import AffineEraser, OracleEraser
-from excise.errors import ConceptError, ExciseError, FileFormatError, InputError
+from excise.errors import ConceptError, ExciseError
 from excise.methods.fair_pca import fair_pca
 from excise.methods.inlp import inlp
 from excise.methods.leace import leace
@@ -26,7 +23,7 @@ from excise.methods.splince import splince
 from excise.moments import Moments
 from excise.transport import TransportEraser
 
-__all__ = ["METHODS", "Method", "check_method", "erase", "fit", "fit_moments", "load"]
+__all__ = ["METHODS", "Method", "check_method", "erase", "fit", "fit_moments"]
 
 Eraser = AffineEraser | OracleEraser | TransportEraser
 
@@ -191,30 +188,3 @@ def erase(X: Array, z: Any, method: str = "leace", **options: Any) -> Array:
     }
     eraser = fit(X, z, method, **options)
     return eraser(X, **rounding) if isinstance(eraser, AffineEraser) else eraser(X, z, **rounding)
-
-
-KINDS: dict[str, Any] = {
-    "AffineEraser": AffineEraser,
-    "OracleEraser": OracleEraser,
-    "TransportEraser": TransportEraser,
-    "Moments": Moments,
-    "ClassMoments": ClassMoments,
-}
-
-
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read what `save` wrote: an eraser or Moments. safetensors only, never pickle.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        FileFormatError: it is truncated, not from excise, or from a newer excise.
-    """
-    if Path(path).is_dir():
-        raise FileFormatError(f"{path} is a folder: this version of excise reads single files")
-    kind, arrays, about = _files.read(path)
-    if kind not in KINDS:
-        raise FileFormatError(f"{path} holds a {kind}, which this excise does not know: upgrade excise")
-    try:
-        return KINDS[kind].from_stored(arrays, about)
-    except (KeyError, TypeError, InputError) as error:
-        raise FileFormatError(f"{path} holds a {kind} with parts missing or wrong ({error})") from None

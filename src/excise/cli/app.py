@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from excise.cli.amnesic import amnesic
 from excise.cli.apply import apply
 from excise.cli.audit import audit
 from excise.cli.compare import compare
 from excise.cli.demo import demo
+from excise.cli.evaluate import evaluate
 from excise.cli.fit import fit
 from excise.cli.reproduce import reproduce
+from excise.cli.scrub import scrub
+from excise.cli.tag import tag
 
 __all__ = ["app"]
 
@@ -25,6 +29,10 @@ app.command()(fit)
 app.command()(apply)
 app.command()(audit)
 app.command()(compare)
+app.command()(tag)
+app.command()(scrub)
+app.command()(evaluate)
+app.command()(amnesic)
 app.command()(reproduce)
 
 

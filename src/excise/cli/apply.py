@@ -40,7 +40,7 @@ def apply(
     from excise.data import apply_to_file, open_table
     from excise.eraser import AffineEraser, OracleEraser
     from excise.errors import ConceptError, InputError
-    from excise.fitting import load
+    from excise.loading import load
     from excise.transport import TransportEraser
 
     loaded = load(eraser)

@@ -1,0 +1,110 @@
+"""What is gathered at one site, the eraser that is fitted to it, and its figures."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from excise._array import host
+from excise.eraser import AffineEraser
+from excise.errors import ExciseError, InputError
+from excise.fitting import Method, fit, fit_moments
+from excise.methods.leace import leace
+from excise.methods.sal import concept_rank
+from excise.moments import Moments
+from excise.scrubbing.controls import RandomEraser
+from excise.scrubbing.labels import Data, Labels
+from excise.scrubbing.scrubber import Eraser
+
+__all__ = ["Gathered"]
+
+
+class Gathered:
+    """What is gathered at a site: moments, or the rows themselves for the methods that train on them."""
+
+    def __init__(self, path: str, found: Method, data: Data) -> None:
+        self.path, self.data = path, data
+        self.arrays = found.takes == "arrays"
+        self.moments = Moments(concept=data.concept, track_xx=found.function.__name__ != "_random")
+        self.rows: list[Any] = []
+        self.labels: list[Any] = []
+
+    def add(self, x: torch.Tensor, labels: Labels) -> None:
+        rows = x.detach().reshape(-1, x.shape[-1])
+        if len(rows) != len(labels.keep):
+            raise InputError(f"at {self.path}: {len(rows)} vectors for {len(labels.keep)} tokens; choose another site")
+        if not labels.keep.any():
+            return
+        if not labels.keep.all():
+            rows = rows[torch.from_numpy(labels.keep).to(rows.device)]
+        if self.arrays:
+            self.rows.append(host(rows))
+            self.labels.append(labels.values)
+            return
+        try:
+            self.moments.update(rows, labels.values)
+        except InputError as error:
+            raise InputError(f"at {self.path}: {error}") from None
+
+    def solve(self, method: str, options: dict[str, Any]) -> tuple[Eraser, dict[str, Any]]:
+        """The eraser, as NumPy arrays: what is used is what is saved. And its figures.
+
+        Raises:
+            ExciseError: what the method raises, with the site.
+        """
+        try:
+            eraser, figures = self._solve(method, options)
+            return eraser if isinstance(eraser, RandomEraser) else eraser.to(device="numpy"), figures
+        except ExciseError as error:
+            raise type(error)(f"at {self.path}: {error}") from None
+
+    def _solve(self, method: str, options: dict[str, Any]) -> tuple[Eraser, dict[str, Any]]:
+        eraser: Any
+        if method == "random":
+            rank = options.get("rank")
+            d = self.moments.d
+            assert d is not None
+            rank = concept_rank(self.moments) if rank is None else rank
+            seed, strength = options.get("seed", 0), options.get("strength", 1.0)
+            eraser = RandomEraser(d, min(d, rank), seed, strength, {"method": "random"})
+            return eraser, {
+                "rank": eraser.rank,
+                "canonical_correlation": None,
+                "spectral_norm": None,
+                "trace_ratio": None,
+            }
+        if self.arrays:
+            X, z = np.concatenate(self.rows), np.concatenate(self.labels)
+            eraser = fit(X, z, method, kind="categorical" if z.ndim == 1 else "continuous", **options)
+            before = eraser.info.get("canonical_before")
+            return eraser, _figures(eraser, before, Moments(concept=self.data.concept).update(X, z))
+        eraser = fit_moments(self.moments, method, **options)
+        if method == "leace" and options.get("shrinkage", "none") == "none":
+            canonical = eraser.info["canonical_correlations"]
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                canonical = leace(self.moments).info["canonical_correlations"]
+        return eraser, _figures(eraser, max(canonical, default=0.0), self.moments)
+
+
+def _figures(eraser: Any, canonical: float | None, m: Moments) -> dict[str, Any]:
+    affine = isinstance(eraser, AffineEraser)
+    return {
+        "rank": eraser.rank,
+        "canonical_correlation": canonical,
+        "spectral_norm": eraser.spectral_norm if affine else None,
+        "trace_ratio": _trace_ratio(eraser, m) if affine else None,
+    }
+
+
+def _trace_ratio(eraser: AffineEraser, m: Moments) -> float:
+    """tr(P S P^T) / tr(S) with P = I - U V^T, in O(d^2 r)."""
+    S, U, V = host(m.cov_xx), host(eraser.left), host(eraser.right)
+    total = float(np.trace(S))
+    SV = S @ V
+    change = -2.0 * float((SV * U).sum()) + float(((V.T @ SV) * (U.T @ U)).sum())
+    return 1.0 + change / total if total > 0 else 1.0
