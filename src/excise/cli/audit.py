@@ -58,7 +58,7 @@ def audit(
     """
     from excise.auditing.audit import audit as run
     from excise.errors import ConceptError, ExciseError
-    from excise.fitting import load
+    from excise.loading import load
 
     for target in (html, json):
         if target is not None and not target.parent.is_dir():

@@ -18,6 +18,9 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "oblique": ("oblique", "the four-point example, and LEACE in three steps"),
     "intrinsic": ("intrinsic", "what is left of the concept against the size of the edit, for every method"),
     "fairness": ("fairness", "profession prediction: accuracy and TPR gaps before, after, and re-fitted"),
+    "amnesic": ("amnesic", "part of speech erased at one layer at a time of a masked language model"),
+    "scrubbing": ("scrubbing", "bits per byte with part of speech erased at every layer, and what fitting costs"),
+    "norm-growth": ("norm_growth", "total variance after and before, by site: when does the limit fire?"),
     "theory": ("theory", "the equivalent conditions as the strength goes from 0 to 1, and what they do not cover"),
     "oracle": ("oracle", "oracle LEACE against LEACE: edit size, and what nonlinear probes find"),
 }

@@ -144,10 +144,8 @@ def _some(run: Run, data: Labelled, most: int) -> Labelled:
     if not run.quick or data.texts is None or len(data.texts) <= most:
         return data
     keep = np.sort(np.random.default_rng(run.seed).choice(len(data.texts), most, replace=False))
-    pick = lambda values: None if values is None else values[keep]  # noqa: E731
-    return Labelled(
-        data.name, data.concept[keep], [data.texts[i] for i in keep], None, pick(data.task), pick(data.groups)
-    )
+    task, groups = (None if values is None else values[keep] for values in (data.task, data.groups))
+    return Labelled(data.name, data.concept[keep], [data.texts[i] for i in keep], None, task, groups)
 
 
 def package_folder(name: str, inside: str = "") -> Path:

@@ -1,0 +1,217 @@
+"""The perplexity table: part of speech erased at every layer, in bits per UTF-8 byte, and what fitting cost."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from typing import Any
+
+from excise.experiments.language import causal_models, fresh, load, small_enough
+from excise.experiments.running import Finding, Outcome, Run
+from excise.reporting.svg import COLOURS
+
+__all__ = ["PAPER", "experiment"]
+
+PAPER = (
+    "bits per byte, none / random / LEACE / SAL / unigram: LLaMA 7B 0.69 / 0.69 / 1.73 / 3.24 / 2.90; Pythia 160M 0.90 / 0.99 / 2.79 / "
+    "3.53 / 2.66; Pythia 12B 0.62 / 0.63 / 3.20 / 4.69 / 2.66."
+)
+PAPER_MODELS = ["EleutherAI/pythia-160m", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-6.9b"]
+ROWS = ("none", "random", "leace", "sal", "leace, not sequential", "inlp")
+
+
+def experiment(run: Run, options: Any) -> Outcome:
+    """pocket-neox and, where its package is installed, SmolLM2-135M on UD EWT where local folders are given."""
+    models = causal_models(options, PAPER_MODELS)
+    if run.quick:
+        models = models[:1]
+    rows: list[list[Any]] = []
+    findings: list[Finding] = []
+    costs = {}
+    for named in models:
+        small = named.name == "pocket-neox"
+        sizes = (
+            (6_000, 4_000)
+            if run.quick
+            else (200_000, 35_000)
+            if small
+            else (30_000, 8_000)
+            if options.data
+            else (2**22, 2**22)
+        )
+        at = load(run, options, named, sizes)
+        found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run)) for name in ROWS}
+        found["unigram"] = run.step(f"{named.name}: unigram", partial(_unigram, at))
+        rows += [
+            [named.name, name, f["bits"], f["se"], f["kl"], f["accuracy"], f["seconds"], f["bytes"]]
+            for name, f in found.items()
+        ]
+        costs[named.name] = run.step(f"{named.name}: cost of the cache", partial(_cost, at, run))
+        findings += _findings(named.name, found, costs[named.name])
+    columns = [
+        "model",
+        "erased",
+        "bits per byte",
+        "standard error",
+        "KL from clean",
+        "accuracy",
+        "seconds to fit",
+        "bytes stored",
+    ]
+    return Outcome(columns, rows, findings, _draw(rows), (4.5 * len(models) + 2.0, 4.0), {"cost": costs})
+
+
+def _fitted(at: Any, name: str, run: Run, data: Any = None, cache: str = "auto") -> Any:
+    from excise.scrubbing.loop import scrub
+
+    method = name.split(",")[0]
+    given = {**fresh(method, run.quick), **({"seed": run.seed} if method in ("random", "inlp") else {})}
+    batches = (at.train if data is None else data).batches(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return scrub(
+            at.model, batches, method, cache=cache, progress=run.show, sequential="not sequential" not in name, **given
+        )
+
+
+def _measure(at: Any, name: str, run: Run) -> dict[str, Any]:
+    from excise.scrubbing.evaluation import evaluate
+
+    start, scrubber, stored, left = time.perf_counter(), None, 0, None
+    if name == "inlp":
+        scrubber = _fitted(
+            at, name, run, small_enough(at.train, 3_000 if run.quick else 12_000)
+        )  # it holds its rows in memory
+    elif name != "none":
+        scrubber = _fitted(at, name, run)
+    seconds = time.perf_counter() - start if scrubber is not None else 0.0
+    if scrubber is not None:
+        stored = sum(
+            int(part.size * part.itemsize)
+            for eraser in scrubber.erasers.values()
+            for key in ("left", "right", "center")
+            if (part := getattr(eraser, key, None)) is not None
+        )
+        if name in ("leace", "sal"):
+            left = _left(at, scrubber)
+    found = evaluate(at.model, at.test.batches(8), scrubber, progress=run.show, seed=run.seed)
+    return {
+        "bits": found.bits_per_byte,
+        "se": found.bits_per_byte_se,
+        "kl": found.kl,
+        "accuracy": found.accuracy,
+        "seconds": round(seconds, 2),
+        "bytes": stored,
+        "left": left,
+        "rank": max((e.rank for e in scrubber.erasers.values()), default=0) if scrubber is not None else 0,
+    }
+
+
+def _left(at: Any, scrubber: Any) -> float:
+    """The greatest correlation with a label that is left at a site on the fitting tokens, over all sites."""
+    from excise.moments import Moments
+    from excise.scrubbing.capture import capture
+
+    sums = {path: Moments(track_xx=False) for path in scrubber.erasers}
+    with scrubber.attached(at.model):
+        for batch in at.train.batches(8):
+            keep = (batch["concept"] != -100) & (batch["attention_mask"] > 0)
+            for path, x in capture(at.model, batch, list(sums)).items():
+                sums[path].update(x[keep].numpy(), batch["concept"][keep].numpy())
+    worst = 0.0
+    for m in sums.values():
+        size = (m.cov_zz.diagonal() ** 0.5)[None, :] * (m.var_x + m.mean_x**2).clip(min=1e-300)[:, None] ** 0.5
+        worst = max(worst, float(abs(m.cov_xz / size).max()))
+    return worst
+
+
+def _unigram(at: Any) -> dict[str, Any]:
+    from excise.scrubbing.evaluation import evaluate_each
+    from excise.scrubbing.unigram import Unigram
+
+    baseline = Unigram.fit(at.train.batches(8), at.model.get_input_embeddings().weight.shape[0], "causal")
+    row = evaluate_each(at.model, small_enough(at.test, 10**9).batches(8), {}, baseline, "causal", progress=False).rows[
+        0
+    ]
+    return {
+        "bits": row.bits_per_byte,
+        "se": row.bits_per_byte_se,
+        "kl": None,
+        "accuracy": row.accuracy,
+        "seconds": 0.0,
+        "bytes": 0,
+        "left": None,
+        "rank": 0,
+    }
+
+
+def _cost(at: Any, run: Run) -> dict[str, Any]:
+    """Seconds of one plain pass, of fitting with the states cached (O(l)) and of recomputing them (O(l^2)), same tokens."""
+    import torch
+
+    data = small_enough(at.train, 2_000 if run.quick else 8_000)
+    with torch.no_grad():
+        start = time.perf_counter()
+        for batch in data.batches(8):
+            at.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        plain = time.perf_counter() - start
+    out: dict[str, Any] = {"plain_pass": plain}
+    for cache in ("ram", "none"):
+        scrubber = _fitted(at, "leace", run, data, cache)
+        out[cache] = scrubber.about["seconds"]["passes"]
+    out["blocks"] = scrubber.about["blocks"]
+    return out
+
+
+def _findings(name: str, found: dict[str, Any], cost: dict[str, Any]) -> list[Finding]:
+    bits = {row: f["bits"] for row, f in found.items()}
+    order = [bits["none"], bits["random"], bits["leace"], bits["sal"]]
+    return [
+        Finding(
+            f"{name}: LEACE leaves no correlation at any site on the fitting tokens",
+            found["leace"]["left"] < 1e-5,
+            theorem=True,
+            note=f"{found['leace']['left']:.1e}",
+        ),
+        Finding(
+            f"{name}: none <= random < LEACE < SAL",
+            order[0] <= order[1] < order[2] < order[3],
+            note=" / ".join(f"{b:.3f}" for b in order),
+        ),
+        Finding(
+            f"{name}: erasers fitted on the clean model, not in sequence, do other damage",
+            abs(bits["leace, not sequential"] - bits["leace"]) > 0.01,
+            note=f"{bits['leace, not sequential']:.3f} against {bits['leace']:.3f}",
+        ),
+        Finding(
+            f"{name}: INLP at every layer hurts more than LEACE",
+            bits["inlp"] > bits["leace"],
+            note=f"{bits['inlp']:.3f} against {bits['leace']:.3f}",
+        ),
+        Finding(
+            f"{name}: caching is cheaper than recomputing",
+            cost["ram"] < cost["none"],
+            note=f"{cost['ram'] / cost['plain_pass']:.1f} against {cost['none'] / cost['plain_pass']:.1f} plain passes, {cost['blocks']} blocks",
+        ),
+    ]
+
+
+def _draw(rows: list[list[Any]]) -> Any:
+    def draw(figure: Any) -> None:
+        models = list(dict.fromkeys(row[0] for row in rows))
+        axes = figure.subplots(1, len(models), squeeze=False)[0]
+        for axis, name in zip(axes, models, strict=True):
+            own = [row for row in rows if row[0] == name][::-1]
+            axis.barh(
+                [row[1] for row in own],
+                [row[2] for row in own],
+                xerr=[row[3] or 0 for row in own],
+                color=COLOURS[0],
+                capsize=3,
+            )
+            for i, row in enumerate(own):
+                axis.annotate(f" {row[2]:.2f}", (row[2], i), va="center", fontsize=8)
+            axis.set(title=name, xlabel="bits per byte", xlim=(0, 1.2 * max(row[2] for row in own)))
+
+    return draw
