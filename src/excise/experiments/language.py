@@ -142,4 +142,4 @@ def _pile(run: Run) -> dict[str, Iterator[Any]]:
 
 def fresh(method: str, quick: bool) -> dict[str, Any]:
     """Options of a method in these experiments: INLP's 20 rounds, fewer when quick."""
-    return {"rounds": 3 if quick else 20} if method == "inlp" else {}
+    return {"rounds": 2 if quick else 20} if method == "inlp" else {}

@@ -22,7 +22,7 @@ SETTINGS = ("plain", "limited", "oas", "oas limited", "float16")
 def experiment(run: Run, options: Any) -> Outcome:
     """pocket-neox on UD EWT where local folders are given."""
     named = causal_models(options, PAPER_MODELS)[0]
-    sizes = (4_000, 3_000) if run.quick else (60_000, 20_000)
+    sizes = (1_500, 1_000) if run.quick else (60_000, 20_000)
     at = load(run, options, named, sizes)
     found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run)) for name in SETTINGS}
     rows = [

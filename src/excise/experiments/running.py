@@ -99,6 +99,7 @@ class Run:
             "settings": self.settings,
             "data": self.data,
             "versions": _versions(),
+            "hardware": _hardware(),
             "seconds": round(time.perf_counter() - self.began + self.spent, 1),
             "columns": outcome.columns,
             "rows": outcome.rows,
@@ -128,6 +129,14 @@ class Run:
             outcome.draw(figure)
             figure.savefig(self.folder / "figure.png", dpi=110)
             figure.savefig(self.folder / "figure.svg", metadata={"Date": None})
+
+
+def _hardware() -> dict[str, Any]:
+    import os
+
+    torch: Any = sys.modules.get("torch")
+    device = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else "CPU"
+    return {"processors": os.cpu_count(), "device": device}
 
 
 def _versions() -> dict[str, str]:
