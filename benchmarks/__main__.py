@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import core
+from benchmarks import core, scrubbing
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -21,17 +22,15 @@ def hardware() -> str:
     return f"{models[0] if models else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def main() -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
-    results = core.run()
+def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "core-cpu.json"
+    path = RESULTS / f"{name}-cpu.json"
     record = {
         "hardware": hardware(),
-        "versions": {name: version(name) for name in ("excise", "numpy", "scipy", "torch", "concept-erasure")},
+        "versions": {package: version(package) for package in packages},
         "commit": commit,
         "results": [
             {"what": w, "figure": round(f, 3), "unit": u.strip(), "limit": limit} for w, f, u, limit in results
@@ -39,6 +38,16 @@ def main() -> None:
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"kept in {path}")
+
+
+def main() -> None:
+    """All parts, or those that are named: `python -m benchmarks scrubbing`."""
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    wanted = sys.argv[1:] or ["core", "scrubbing"]
+    if "core" in wanted:
+        keep("core", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
+    if "scrubbing" in wanted:
+        keep("scrubbing", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""Scrubbing against the forward pass of the same model: seconds (solves apart) and memory beyond the cache."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import excise
+from benchmarks.core import Result
+
+WIDTH, LAYERS, VOCABULARY = 512, 6, 8192
+SHAPE, BATCHES = (8, 256), 4
+
+
+def model(kind: str) -> Any:
+    import transformers as t
+
+    torch.manual_seed(0)
+    common = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 8,
+    }
+    if kind == "llama":
+        return t.LlamaForCausalLM(t.LlamaConfig(**common, intermediate_size=1376)).eval()
+    if kind == "gpt_neox":
+        return t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**common, intermediate_size=2048)).eval()
+    return t.BertForMaskedLM(t.BertConfig(**common, intermediate_size=2048)).eval()
+
+
+def batches() -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    out = []
+    for _ in range(BATCHES):
+        ids = torch.randint(3, VOCABULARY, SHAPE, generator=generator)
+        out.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "concept": ids % 18})
+    return out
+
+
+def cost(kind: str, repeat: int = 3) -> Result:
+    """Best seconds of each, taking turns. The plain pass has its head, and keeps no keys and values."""
+    subject, data = model(kind), batches()
+
+    def plain() -> float:
+        start = time.perf_counter()
+        with torch.no_grad():
+            for batch in data:
+                more = {} if kind == "bert" else {"use_cache": False}
+                subject(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **more)
+        return time.perf_counter() - start
+
+    def fit() -> float:
+        start = time.perf_counter()
+        scrubber = excise.scrub(subject, data, progress=False)
+        return time.perf_counter() - start - float(scrubber.about["seconds"]["solves"])
+
+    seconds = [(plain(), fit()) for _ in range(repeat + 1)][1:]  # the first round warms up
+    once, fitting = min(p for p, _ in seconds), min(f for _, f in seconds)
+    tokens = BATCHES * SHAPE[0] * SHAPE[1]
+    what = f"scrub {kind}, d={WIDTH}, {LAYERS} blocks, {tokens:,} tokens, solves apart: plain forward passes ({once:.2f} s each)"
+    return what, fitting / once, "x", "<= 2.0"
+
+
+def memory() -> Result:
+    """Growth of the process's own memory while fitting, less the cache, in d x d matrices of float64."""
+    import threading
+
+    def now() -> float:
+        line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssAnon"))
+        return float(line.split()[1]) * 1024
+
+    subject, data = model("llama"), batches()
+    excise.scrub(subject, data, sites=[0], progress=False)
+    base, done = now(), threading.Event()
+    peak = [base]
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            peak.append(now())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    excise.scrub(subject, data, cache="disk", progress=False)
+    done.set()
+    watcher.join()
+    what = f"scrub llama, d={WIDTH}, cache on disk: MB beyond the model and the tokens, at its peak"
+    return what, (max(peak) - base) / 1e6, " MB", "< 200"
+
+
+def run() -> list[Result]:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(2)
+    results = []
+    for part in (lambda: cost("llama"), lambda: cost("gpt_neox"), lambda: cost("bert"), memory):
+        what, figure, unit, limit = part()
+        results.append((what, figure, unit, limit))
+        print(f"{figure:8.2f}{unit:3} (limit {limit:6})  {what}", flush=True)
+    return results
