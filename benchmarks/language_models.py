@@ -90,7 +90,7 @@ def run(name: str) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(SHARED / "models" / name)
         model = AutoModelForMaskedLM.from_pretrained(SHARED / "models" / name, dtype=torch.float32).eval()
         train, test = (tagged(tokenizer, split, max_length=256) for split in ("train", "test"))
-        train, test = train[:400], test[:500]
+        train, test = train[:250], test[:500]
         found = amnesic(model, train.batches(16), held_out=test.batches(16))
         print(found, flush=True)
         figures = found.to_dict()

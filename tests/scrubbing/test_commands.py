@@ -88,7 +88,7 @@ def test_evaluate_by_layer(folder, tmp_path):
     site = "gpt_neox.layers.2.input_layernorm"
     command("scrub", model, data, "--sites", site, "--limit", "40", "-o", tmp_path / "one")
     said = command(
-        "evaluate", model, folder / "pocket-neox-test", "--limit", "8", "-s", tmp_path / "one", "--fit", data, "--fit-limit", "40",
+        "evaluate", model, folder / "pocket-neox-test", "--limit", "8", "--batch-size", "4", "-s", tmp_path / "one", "--fit", data, "--fit-limit", "40",
         "--layers", "--json", tmp_path / "t.json", "--figure", tmp_path / "t.png",
     )  # fmt: skip
     layers = json.loads((tmp_path / "t-layers.json").read_text())

@@ -54,6 +54,18 @@ def test_probe_is_the_best_linear_one(rng, classes):
         fit_probe(X, np.zeros(900))
 
 
+def states_by_hand(model, data):
+    """What the fourth attention of pocket-neox reads, and the labels, by a plain hook."""
+    states = []
+    handle = model.gpt_neox.layers[3].input_layernorm.register_forward_hook(lambda m, a, out: states.append(out))
+    (batch,) = data.batches(len(data))
+    with torch.no_grad():
+        model(batch["input_ids"], attention_mask=batch["attention_mask"])
+    handle.remove()
+    keep = (batch["concept"] >= 0) & batch["attention_mask"].bool()
+    return states[0][keep].double().numpy(), batch["concept"][keep].numpy()
+
+
 @needs_shared
 def test_decodability_before_and_after(tmp_path):
     model, data = language_model("pocket-neox"), tagged("pocket-neox", "train")[:48]
@@ -73,20 +85,20 @@ def test_decodability_before_and_after(tmp_path):
         assert row.loss_after == pytest.approx(found.constant_loss, abs=1e-6)  # and is gone
         assert row.accuracy_after == pytest.approx(found.majority)
         assert row.held_accuracy_before > found.held_majority + 0.3
-        assert row.held_accuracy_after < row.held_accuracy_before - 0.3
-    # One site by plain hooks: what the first attention reads, before.
-    states = []
-    handle = model.gpt_neox.layers[3].input_layernorm.register_forward_hook(lambda m, a, out: states.append(out))
-    (batch,) = data.batches(48)
-    with torch.no_grad():
-        model(batch["input_ids"], attention_mask=batch["attention_mask"])
-    handle.remove()
-    keep = (batch["concept"] >= 0) & batch["attention_mask"].bool()
-    rows = states[0][keep].double().numpy()
-    loss, accuracy = fit_probe(rows, batch["concept"][keep].numpy()).scores(rows, batch["concept"][keep].numpy())
-    own = next(row for row in found.rows if row.site == "gpt_neox.layers.3.input_layernorm")
-    assert own.loss_before == pytest.approx(loss, rel=1e-2)
-    assert own.accuracy_before == pytest.approx(accuracy, abs=5e-3)
+        # New text: less than before, but not nothing. 6,000 tokens tell only so much of 256 features.
+        assert row.held_accuracy_after < row.held_accuracy_before - 0.1
+    # One site by plain hooks: what the fourth attention reads, before.
+    rows, z = states_by_hand(model, data)
+    loss, accuracy = fit_probe(rows, z).scores(rows, z)
+    assert found.rows[1].loss_before == pytest.approx(loss, rel=1e-2)
+    assert found.rows[1].accuracy_before == pytest.approx(accuracy, abs=5e-3)
+    # Held out: batches 0 and 2 of eight sequences train, batch 1 measures.
+    parts = [states_by_hand(model, held[at : at + 8]) for at in (0, 8, 16)]
+    trained = fit_probe(*(np.concatenate([parts[0][i], parts[2][i]]) for i in (0, 1)), RIDGE)
+    assert found.rows[1].held_loss_before == pytest.approx(trained.scores(*parts[1])[0], rel=1e-2)
+    assert found.held_tokens == len(parts[1][1])
+    with pytest.raises(InputError, match="held-out figures need two batches or more"):
+        excise.decodability(model, data.batches(8), scrubber, held.batches(24), sites)
     found.to_json(tmp_path / "d.json")
     found.to_csv(tmp_path / "d.csv")
     assert len((tmp_path / "d.csv").read_text().splitlines()) == 3
@@ -119,7 +131,7 @@ def test_amnesic_probing_by_hand(tmp_path):
     model = language_model("pocket-bert")
     fit, held = tagged("pocket-bert", "train")[:100], tagged("pocket-bert", "test")[:60]
     found = excise.amnesic(
-        model, fit.batches(50), held_out=held.batches(60), layers=[2], options={"inlp": {"rounds": 2}}, progress=False
+        model, fit.batches(50), held_out=held.batches(20), layers=[2], options={"inlp": {"rounds": 2}}, progress=False
     )
     rows = {row.method: row for row in found.rows}
     assert list(rows) == ["none", "leace", "inlp", "random"]

@@ -20,7 +20,7 @@ from excise.fitting import check_method
 from excise.scrubbing.evaluation import evaluate_each, kind_of
 from excise.scrubbing.loop import scrub
 from excise.scrubbing.measures import Evaluation
-from excise.scrubbing.probe import activations, constant, probe_scores
+from excise.scrubbing.probe import Rows, activations, constant, fitted_scores, held_out_scores
 from excise.scrubbing.scrubber import Scrubber, apply_eraser
 from excise.scrubbing.sites import find_sites
 from excise.scrubbing.tables import markdown, show, write_csv, write_json
@@ -123,7 +123,8 @@ def amnesic(
         model: with a language-modelling head, causal or masked.
         batches: to fit erasers and classifiers on, as for `excise.scrub`; classes.
         methods: names of methods that `excise.scrub` takes. INLP and RLACE train on the rows and take long.
-        held_out: to measure on; the fitting batches unless given.
+        held_out: to measure on, at least two batches; the fitting batches unless given. Classifiers for the held-out figures
+            are trained on every second batch, erased, and measured on the others.
         layers: numbers of blocks, from 0; all unless given.
         options: per method, e.g. {"inlp": {"rounds": 20}}.
         seed: of the masks, and of methods that draw at random where options do not say it.
@@ -151,6 +152,8 @@ def amnesic(
     if not chosen or any(not 0 <= layer < len(paths) for layer in chosen):
         raise ExciseError(f"layers must be numbers from 0 to {len(paths) - 1}, got {list(chosen)}")
     sites = {layer: paths[layer] for layer in chosen}
+    new = None if held_out is None else activations(model, held_out, list(sites.values()))
+    split = None if new is None else new.trains  # refuses a single batch before any long work
     scrubbers, notes = _fit(model, batches, wanted, list(sites.values()), seed, progress)
     alone = {"none": None} | {
         f"{method} {layer}": _only(scrubber, site)
@@ -159,18 +162,19 @@ def amnesic(
     }
     measured = held_out if held_out is not None else batches
     table = evaluate_each(model, measured, alone, kind=kind, seed=seed, progress=progress)
-    X, z = activations(model, batches, list(sites.values()))
-    new = None if held_out is None else activations(model, held_out, list(sites.values()))
+    own = activations(model, batches, list(sites.values()))
     rows = []
     for layer, site in sites.items():
         for method in ("none", *wanted):
             eraser = None if method == "none" else scrubbers[method].erasers[site]
-            probe = _probed(eraser, site, X[site], z, None if new is None else (new[0][site], new[1]))
+            probe = _probed(eraser, site, own, new)
             row = table["none" if method == "none" else f"{method} {layer}"]
             rows.append(_row(layer, site, method, 0 if eraser is None else eraser.rank, row, probe))
-    loss, majority = constant(z)
-    held_loss, held_majority = (None, None) if new is None else constant(z, new[1])
-    sizes = len(z), table["none"].tokens, table["none"].sequences
+    loss, majority = constant(own.labels)
+    held_loss, held_majority = None, None
+    if new is not None and split is not None:
+        held_loss, held_majority = constant(new.labels[split], new.labels[~split])
+    sizes = len(own.labels), table["none"].tokens, table["none"].sequences
     return Amnesic(rows, kind, loss, majority, held_loss, held_majority, *sizes, notes, seed)
 
 
@@ -201,14 +205,16 @@ def _only(scrubber: Scrubber, site: str) -> Scrubber:
     return Scrubber({site: scrubber.erasers[site]}, {}, scrubber.identity, scrubber.about)
 
 
-def _probed(eraser: Any, site: str, X: Any, z: Any, new: tuple[Any, Any] | None) -> dict[str, Any]:
-    """Figures of a classifier trained on what the eraser leaves."""
+def _probed(eraser: Any, site: str, own: Rows, new: Rows | None) -> dict[str, Any]:
+    """Figures of classifiers trained on what the eraser leaves."""
 
     def left(rows: Any) -> Any:
         return rows if eraser is None else apply_eraser(eraser, site, torch.from_numpy(rows).double(), None).numpy()
 
+    fitted = fitted_scores(left(own.sites[site]), own.labels)
+    held = (None, None) if new is None else held_out_scores(left(new.sites[site]), new.labels, new.trains)
     names = ("probe_loss", "probe_accuracy", "held_probe_loss", "held_probe_accuracy")
-    return dict(zip(names, probe_scores(left(X), z, None if new is None else (left(new[0]), new[1])), strict=True))
+    return dict(zip(names, (*fitted, *held), strict=True))
 
 
 def _row(layer: int, site: str, method: str, rank: int, found: Evaluation, probe: dict[str, Any]) -> LayerFigures:

@@ -13,7 +13,7 @@ import torch
 
 from excise._files import versions
 from excise.errors import InputError
-from excise.scrubbing.probe import activations, constant, probe_scores
+from excise.scrubbing.probe import activations, constant, fitted_scores, held_out_scores
 from excise.scrubbing.sites import find_sites
 from excise.scrubbing.tables import markdown, show, write_csv, write_json
 
@@ -39,7 +39,11 @@ class SiteFigures:
 
 @dataclass(frozen=True)
 class Decodability:
-    """A row per site, in the order of the model; fitted figures are of the tokens that the classifier was trained on."""
+    """A row per site, in the order of the model.
+
+    Fitted figures are of the tokens that the classifier (and the eraser) was fitted on; held-out ones of a classifier that was
+    trained on half of other text and measured on the other half, `held_tokens` in number.
+    """
 
     rows: list[SiteFigures]
     constant_loss: float
@@ -68,7 +72,11 @@ class Decodability:
         return markdown(head, rows)
 
     def __str__(self) -> str:
-        held = "" if self.held_tokens is None else f", measured on {self.held_tokens:,} others too"
+        held = (
+            ""
+            if self.held_tokens is None
+            else f"; held out: trained on half of other text, measured on {self.held_tokens:,} tokens of the rest"
+        )
         return f"linear classifiers trained on {self.tokens:,} tokens{held}\n\n{self.to_markdown()}"
 
 
@@ -84,8 +92,8 @@ def decodability(
 
     On the batches that the scrubber was fitted on, all of them, LEACE leaves no more than the constant's loss: that is the
     theorem. With `max_tokens`, or on other text, classifiers find what chance leaves there, about d (k - 1) / (2 n) nats.
-    Fitted figures are those of the classifier without penalty; held-out ones of a classifier with a ridge of 0.001 (on
-    whitened activations, mean loss), which is trained on the fitting batches, erased.
+    Fitted figures are those of the classifier without penalty. Held-out ones are of classifiers with a ridge of 0.001 (on
+    whitened activations, mean loss), trained on every second batch of other text, erased, and measured on the rest of it.
 
     Args:
         model, batches: as for `excise.scrub`; integer labels.
@@ -105,27 +113,25 @@ def decodability(
     else:
         paths = find_sites(model, first, sites).paths
     rows: list[SiteFigures] = []
-    fitted: Any = None
-    held: Any = None
     remaining = iter(paths)
     while part := list(islice(remaining, _sites_at_once(model, batches, max_tokens))):
         figures: dict[str, dict[str, Any]] = {site: {} for site in part}
-        for when, at_work in (("before", None), ("after", scrubber)):
-            if when == "after" and scrubber is None:
-                continue
-            X, fitted = activations(model, batches, part, at_work, max_tokens)
+        for when, at_work in [("before", None), *([("after", scrubber)] if scrubber is not None else [])]:
             new = None if held_out is None else activations(model, held_out, part, at_work, max_tokens)
-            held = held if new is None else new[1]
+            split = None if new is None else new.trains
+            own = activations(model, batches, part, at_work, max_tokens)
             for site in part:
-                here = None if new is None else (new[0].pop(site), new[1])
-                names = ("loss", "accuracy", "held_loss", "held_accuracy")
-                scores = zip(names, probe_scores(X.pop(site), fitted, here), strict=True)
-                figures[site] |= {f"{name}_{when}": score for name, score in scores}
+                scores = dict(zip(("loss", "accuracy"), fitted_scores(own.sites.pop(site), own.labels), strict=True))
+                if new is not None:
+                    found = held_out_scores(new.sites.pop(site), new.labels, split)
+                    scores |= dict(zip(("held_loss", "held_accuracy"), found, strict=True))
+                figures[site] |= {f"{name}_{when}": score for name, score in scores.items()}
         rows += [SiteFigures(site, **figures[site]) for site in part]
-    loss, majority = constant(fitted)
-    if held is None:
-        return Decodability(rows, loss, majority, len(fitted))
-    return Decodability(rows, loss, majority, len(fitted), *constant(fitted, held), len(held))
+    loss, majority = constant(own.labels)
+    if new is None or split is None:
+        return Decodability(rows, loss, majority, len(own.labels))
+    held = constant(new.labels[split], new.labels[~split])
+    return Decodability(rows, loss, majority, len(own.labels), *held, int((~split).sum()))
 
 
 def _sites_at_once(model: torch.nn.Module, batches: Iterable[Mapping[str, Any]], max_tokens: int | None) -> int:

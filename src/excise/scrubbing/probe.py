@@ -12,11 +12,11 @@ import torch
 
 from excise._array import host
 from excise._linalg import inverse_root
-from excise.errors import ConceptError
+from excise.errors import ConceptError, InputError
 from excise.scrubbing.capture import capture
 from excise.scrubbing.labels import read_labels
 
-__all__ = ["Probe", "activations", "constant", "fit_probe", "probe_scores"]
+__all__ = ["Probe", "Rows", "activations", "constant", "fit_probe", "fitted_scores", "held_out_scores"]
 
 RIDGE = 1e-3  # of classifiers that are measured on new text; without it the loss there says how few the tokens were
 
@@ -75,10 +75,41 @@ def fit_probe(X: Any, z: Any, ridge: float = 0.0, steps: int = 200) -> Probe:
     return Probe(center, to_white @ weights, bias, model.classes_)
 
 
-def probe_scores(X: Any, z: Any, new: tuple[Any, Any] | None = None) -> tuple[float, float, float | None, float | None]:
-    """Loss and accuracy of the best linear classifier on its own tokens; and of one with a small ridge on new tokens."""
-    own = fit_probe(X, z).scores(X, z)
-    return (*own, None, None) if new is None else (*own, *fit_probe(X, z, RIDGE).scores(*new))
+@dataclass(frozen=True)
+class Rows:
+    """Activations of tokens (n, d) by site, with the label and the number of the batch of each."""
+
+    sites: dict[str, Any]
+    labels: Any  # (n,)
+    batch: Any  # (n,)
+
+    @property
+    def trains(self) -> Any:
+        """(n,) the tokens of every second batch: a classifier is trained on them and measured on the others.
+
+        Raises:
+            InputError: there is one batch only.
+        """
+        if len(np.unique(self.batch)) < 2:
+            raise InputError(
+                "held-out figures need two batches or more: classifiers are trained on one half and measured on the other; "
+                "use a smaller batch size, or more text"
+            )
+        return self.batch % 2 == 0
+
+
+def fitted_scores(X: Any, z: Any) -> tuple[float, float]:
+    """Loss and accuracy of the best linear classifier on the tokens that it was trained on."""
+    return fit_probe(X, z).scores(X, z)
+
+
+def held_out_scores(X: Any, z: Any, trains: Any) -> tuple[float, float]:
+    """Loss and accuracy, on the other tokens, of a classifier with a small ridge that was trained on those of `trains`.
+
+    Both halves are text that the eraser has not seen: a classifier that is trained on the eraser's own tokens finds nothing
+    there, by the theorem, and would say nothing of new ones.
+    """
+    return fit_probe(X[trains], z[trains], RIDGE).scores(X[~trains], z[~trains])
 
 
 def constant(z: Any, z_new: Any = None) -> tuple[float, float]:
@@ -96,8 +127,8 @@ def activations(
     sites: Sequence[str],
     scrubber: Any = None,
     max_tokens: int | None = None,
-) -> tuple[dict[str, Any], Any]:
-    """What a model reads at some sites, (n, d) float32 each, and the label of each row; tokens without a label are left out.
+) -> Rows:
+    """What a model reads at some sites, in float32; tokens without a label are left out.
 
     With a scrubber it is what is left after erasure. Stops after the batch that reaches `max_tokens`.
     """
@@ -120,6 +151,6 @@ def activations(
             break
     if not labels:
         raise ConceptError("there are no batches: the data set is empty")
-    return {site: np.concatenate(parts)[:max_tokens] for site, parts in rows.items()}, np.concatenate(labels)[
-        :max_tokens
-    ]
+    batch_of = np.repeat(np.arange(len(labels)), [len(part) for part in labels])
+    joined = {site: np.concatenate(parts)[:max_tokens] for site, parts in rows.items()}
+    return Rows(joined, np.concatenate(labels)[:max_tokens], batch_of[:max_tokens])
