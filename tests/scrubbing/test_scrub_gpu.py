@@ -40,15 +40,17 @@ def test_same_erasers_as_on_the_cpu(cache, tmp_path):
     there, batches = model_and_batches("cuda")
     found = excise.scrub(there, batches, progress=False, cache=cache, resume=tmp_path / "run")
     assert list(found.erasers) == list(expected.erasers)
-    x = np.random.default_rng(1).standard_normal((20, 32))
-    for path, eraser in found.erasers.items():
-        assert np.abs(eraser(x) - expected.erasers[path](x)).max() < 1e-8
-        assert np.abs(eraser(x) - x).max() > 1e-3
-    with found.attached(there), torch.no_grad():
-        scrubbed = there(batches[0]["input_ids"].cuda()).logits
-    with expected.attached(model), torch.no_grad():
-        own = model(batches[0]["input_ids"]).logits
-    assert (scrubbed.cpu() - own).abs().max() < 1e-7
+    # On what the model computes: in directions that hardly vary in the data, erasers depend on the last digits.
+    for batch in batches:
+        ids = batch["input_ids"]
+        with found.attached(there), torch.no_grad():
+            scrubbed = there(ids.cuda()).logits.cpu()
+        with expected.attached(model), torch.no_grad():
+            own = model(ids).logits
+        with torch.no_grad():
+            clean = model(ids).logits
+        assert (scrubbed - own).abs().max() < 1e-6 * own.abs().max()
+        assert (scrubbed - clean).abs().max() > 1e-2 * own.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -104,7 +104,7 @@ def _ratios(at: Any, scrubber: Any, data: Any, half: bool) -> dict[str, float]:
             parts = []
             for batch in data.batches(8):
                 keep = batch["concept"] != -100
-                parts.append(capture(at.model, batch, [site])[site][keep].numpy())
+                parts.append(capture(at.model, batch, [site])[site].cpu()[keep].numpy())
         before = np.concatenate(parts).astype(np.float16 if half else np.float32)
         after = np.asarray(eraser(before), dtype=np.float64)
         out[site] = float(after.var(axis=0).sum() / before.astype(np.float64).var(axis=0).sum())

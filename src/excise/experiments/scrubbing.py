@@ -121,7 +121,7 @@ def _left(at: Any, scrubber: Any) -> float:
         for batch in at.train.batches(8):
             keep = (batch["concept"] != -100) & (batch["attention_mask"] > 0)
             for path, x in capture(at.model, batch, list(sums)).items():
-                sums[path].update(x[keep].numpy(), batch["concept"][keep].numpy())
+                sums[path].update(x.cpu()[keep].numpy(), batch["concept"][keep].numpy())
     worst = 0.0
     for m in sums.values():
         size = (m.cov_zz.diagonal() ** 0.5)[None, :] * (m.var_x + m.mean_x**2).clip(min=1e-300)[:, None] ** 0.5
