@@ -19,7 +19,7 @@ METHODS = ("leace", "inlp", "random")
 def experiment(run: Run, options: Any) -> Outcome:
     """pocket-bert on UD EWT where local folders are given."""
     named = masked_model(options, PAPER_MODEL)
-    sizes = (1_500, 1_500) if run.quick else (20_000, 20_000)
+    sizes = (1_500, 1_500) if run.quick else (6_000, 6_000)
     at = load(run, options, named, sizes, 128)
     found = run.step(named.name, partial(_measure, at, run))
     layers = sorted({row["layer"] for row in found["rows"]})

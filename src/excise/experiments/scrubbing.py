@@ -84,7 +84,7 @@ def _measure(at: Any, name: str, run: Run) -> dict[str, Any]:
     start, scrubber, stored, left = time.perf_counter(), None, 0, None
     if name == "inlp":
         scrubber = _fitted(
-            at, name, run, small_enough(at.train, 1_500 if run.quick else 12_000)
+            at, name, run, small_enough(at.train, 1_500 if run.quick else 4_000)
         )  # it holds its rows in memory
     elif name != "none":
         scrubber = _fitted(at, name, run)
