@@ -6,15 +6,17 @@ product stays on its thread, so that everything runs on all cores: twice as fast
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["chunked", "small_products", "worker_count"]
+__all__ = ["chunked", "quiet_pools", "small_products", "worker_count"]
 
 State = TypeVar("State")
+_workers: ContextVar[int | None] = ContextVar("_workers", default=None)
 
 
 @cache
@@ -33,9 +35,24 @@ def small_products(d: int) -> AbstractContextManager[Any]:
     return _controller().limit(limits=1) if d <= 1024 else nullcontext()
 
 
+@contextmanager
+def quiet_pools() -> Iterator[None]:
+    """One BLAS thread per worker for a whole stretch of work that takes turns with another library's threads.
+
+    A BLAS pool that is given its threads back after every call wakes them, and they spin for a while: a model that ran in
+    between, on PyTorch's threads, became twice as slow.
+    """
+    token = _workers.set(worker_count())
+    try:
+        with _controller().limit(limits=1):
+            yield
+    finally:
+        _workers.reset(token)
+
+
 def worker_count(limit: int | None = None) -> int:
     """Threads that the BLAS of this process would use (so OMP_NUM_THREADS and the like are respected)."""
-    threads = max((pool["num_threads"] for pool in _controller().info()), default=1)
+    threads = _workers.get() or max((pool["num_threads"] for pool in _controller().info()), default=1)
     return max(1, threads if limit is None else min(threads, limit))
 
 

@@ -16,7 +16,7 @@ from excise.scrubbing.unigram import Unigram
 
 __all__ = ["evaluate", "evaluate_each", "kind_of"]
 
-SCORES_AT_ONCE = 2**25  # logits that are raised to float32 and turned into probabilities at a time
+SCORES_AT_ONCE = 2**23  # logits that are raised to float64 and turned into probabilities at a time
 
 
 def evaluate(
@@ -222,14 +222,13 @@ def _scores(logits: torch.Tensor, targets: torch.Tensor, clean: torch.Tensor | N
     for at in range(0, len(logits), rows):
         part = logits[at : at + rows]
         wanted = targets[at : at + rows].to(part.device)
-        raised = part if part.dtype == torch.float64 else part.float()
-        logp = raised.log_softmax(-1)
-        nats.append(-logp.gather(1, wanted[:, None])[:, 0].double())
+        # Sums over 50,000 tokens in float32 are off by 2e-6 of the loss, always to the same side.
+        logp = part.double().log_softmax(-1)
+        nats.append(-logp.gather(1, wanted[:, None])[:, 0])
         hits.append(part.argmax(-1) == wanted)
         if clean is not None:
-            before = clean[at : at + rows]
-            reference = (before if before.dtype == torch.float64 else before.float()).log_softmax(-1)
-            kl.append((reference.exp() * (reference - logp)).sum(-1).double())
+            reference = clean[at : at + rows].double().log_softmax(-1)
+            kl.append((reference.exp() * (reference - logp)).sum(-1))
     joined = [torch.cat(parts).cpu().numpy() if parts else None for parts in (nats, hits, kl)]
     return joined[0], joined[1], joined[2]
 

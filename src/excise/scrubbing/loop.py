@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from excise._chunks import quiet_pools
 from excise.errors import ExciseError, ExciseWarning
 from excise.fitting import Method, check_method
 from excise.scrubbing.cache import Cache, choose
@@ -155,10 +156,12 @@ def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[st
             continue
         known = len(erasers)
         began = time.perf_counter()
-        passes.advance(group.block, at_work)
+        with quiet_pools():
+            passes.advance(group.block, at_work)
         for level in group.levels:
             sums = {path: Gathered(path, found, passes.data) for path in level}
-            passes.gather(group, level, at_work, lambda path, x, labels, sums=sums: sums[path].add(x, labels))  # type: ignore[misc]
+            with quiet_pools():
+                passes.gather(group, level, at_work, lambda path, x, labels, sums=sums: sums[path].add(x, labels))  # type: ignore[misc]
             seconds["passes"] += time.perf_counter() - began
             began = time.perf_counter()
             for path in level:
