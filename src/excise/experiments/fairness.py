@@ -58,7 +58,7 @@ def experiment(run: Run, options: Any) -> Outcome:
             Finding(
                 f"{data.name}: the correlation with the share of women falls",
                 abs(kept[2] or 0) < abs(before[2] or 0),
-                note=f"{before[2]} -> {kept[2]}",
+                note=f"{before[2] or 0:.3f} -> {kept[2] or 0:.3f}",
             ),
         ]
     columns = ["data", "state", "accuracy", "RMS TPR gap", "correlation with share", "majority", "test rows"]

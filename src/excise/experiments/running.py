@@ -121,9 +121,8 @@ class Run:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        with matplotlib.rc_context(
-            {"svg.hashsalt": self.name, "text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}
-        ):
+        settings: dict[Any, Any] = {"svg.hashsalt": self.name, "axes.spines.top": False, "axes.spines.right": False}
+        with matplotlib.rc_context(settings):
             figure = Figure(figsize=outcome.size, layout="constrained")
             FigureCanvasAgg(figure)
             outcome.draw(figure)
