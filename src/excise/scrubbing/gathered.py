@@ -22,6 +22,8 @@ from excise.scrubbing.scrubber import Eraser
 
 __all__ = ["Gathered"]
 
+ROWS_PER_FEATURE = 8  # that are held back: 8 d x d numbers of the model's dtype
+
 
 class Gathered:
     """What is gathered at a site: moments, or the rows themselves for the methods that train on them."""
@@ -31,7 +33,7 @@ class Gathered:
         self.arrays = found.takes == "arrays"
         self.moments = Moments(concept=data.concept, track_xx=found.function.__name__ != "_random")
         self.eps = 0.0  # of the activations
-        self.rows: list[Any] = []
+        self.rows: list[Any] = []  # not yet in the moments
         self.labels: list[Any] = []
 
     def add(self, x: torch.Tensor, labels: Labels) -> None:
@@ -40,17 +42,28 @@ class Gathered:
             raise InputError(f"at {self.path}: {len(rows)} vectors for {len(labels.keep)} tokens; choose another site")
         if not labels.keep.any():
             return
-        if not labels.keep.all():
-            rows = rows[torch.from_numpy(labels.keep).to(rows.device)]
-        if self.arrays:
-            self.rows.append(host(rows))
-            self.labels.append(labels.values)
-            return
+        # A copy in either case: the model may write into its activations once we have looked at them.
+        rows = rows.clone() if labels.keep.all() else rows[torch.from_numpy(labels.keep).to(rows.device)]
         self.eps = max(self.eps, min(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps))
+        self.rows.append(host(rows) if self.arrays else rows)
+        self.labels.append(labels.values)
+        if sum(map(len, self.rows)) >= ROWS_PER_FEATURE * x.shape[-1]:
+            self.add_up()
+
+    def add_up(self) -> None:
+        """Rows that were held back: every addition to the moments costs some d x d work, however few the rows.
+
+        Raises:
+            InputError: NaN or infinite activations; the message names the site.
+        """
+        if self.arrays or not self.rows:
+            return
+        rows = self.rows[0] if len(self.rows) == 1 else torch.cat(self.rows)
         try:
-            self.moments.update(rows, labels.values)
+            self.moments.update(rows, np.concatenate(self.labels))
         except InputError as error:
             raise InputError(f"at {self.path}: {error}") from None
+        self.rows, self.labels = [], []
 
     def solve(self, method: str, options: dict[str, Any]) -> tuple[Eraser, dict[str, Any]]:
         """The eraser, as NumPy arrays: what is used is what is saved. And its figures.

@@ -162,6 +162,8 @@ def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[st
             sums = {path: Gathered(path, found, passes.data) for path in level}
             with quiet_pools():
                 passes.gather(group, level, at_work, lambda path, x, labels, sums=sums: sums[path].add(x, labels))  # type: ignore[misc]
+                for gathered in sums.values():
+                    gathered.add_up()
             seconds["passes"] += time.perf_counter() - began
             began = time.perf_counter()
             for path in level:
