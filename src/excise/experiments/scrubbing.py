@@ -153,7 +153,7 @@ def _cost(at: Any, run: Run) -> dict[str, Any]:
     """Seconds of one plain pass, of fitting with the states cached (O(l)) and of recomputing them (O(l^2)), same tokens."""
     import torch
 
-    data = small_enough(at.train, 1_000 if run.quick else 8_000)
+    data = small_enough(at.train, 1_000 if run.quick else 8_000 if at.train.tokens > 100_000 else 2_000)
     with torch.no_grad():
         start = time.perf_counter()
         for batch in data.batches(8):
