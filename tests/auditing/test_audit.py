@@ -220,9 +220,32 @@ def test_bad_input(people):
         ({"seed": -1}, "seed must be"),
         ({"X": X[:, 0]}, "at least two dimensions"),
         ({"X": X[:1], "z": z[:1]}, "at least two are needed"),
+        ({"eraser": lambda X: X[:, :2]}, "the same number is needed"),
+        ({"z": np.full(900, 1.5), "kind": "continuous"}, "constant over all"),
     ):
         with pytest.raises(excise.ExciseError, match=message):
             excise.audit(**{"X": X, "z": z, "quick": True, **arguments})
+
+
+def test_the_callers_memory_map_is_left_alone(people, tmp_path):
+    X, z, _ = people
+    np.save(tmp_path / "x.npy", X)
+    mine = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mine[:] = excise.fit(X, z)(X)
+    assert excise.audit(mine, z, quick=True).guarded
+    assert np.abs(mine - X).max() > 0.1  # what was written is still there
+
+
+def test_what_cannot_be_measured_is_not_zero(people):
+    X, z, _ = people
+    report = excise.audit(X, z, eraser=excise.fit(X, z), y=z, quick=True)  # the task is the concept
+    assert report.fairness.before.rms_tpr_gap is None
+    assert "no gap to measure" in " ".join(report.verdict)
+    other = excise.fit(X, z, method="random")
+    with pytest.raises(excise.InputError, match="pass refit='random'"):
+        excise.audit(X, z, eraser=other, refit="leace")
+    half = X.astype(np.float16)
+    assert not excise.audit(half, np.random.default_rng(1).permutation(z), quick=True).guarded  # nobody edited it
 
 
 def test_command(people, tmp_path):

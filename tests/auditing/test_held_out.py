@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import excise
 from excise.auditing.audited import read_audited
-from excise.auditing.held_out import held_out, permutation_test, refitted
+from excise.auditing.held_out import held_out, permutation_test, refitted, unseen_p_value
 from excise.auditing.splits import chosen_rows, rotations
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
@@ -37,13 +37,13 @@ def test_three_parts_are_disjoint_and_every_row_is_tested_once(rng):
 
 @pytest.mark.parametrize("d", [5, 60])
 def test_p_value_is_uniform_without_signal(d):
-    """500 small simulations, from the split to the p-value, with an eraser fitted on other rows; n < d included."""
+    """500 small simulations through the very split and refit of the audit; n < d included."""
     values = []
     for seed in range(500):
         rng = np.random.default_rng(seed)
-        X, z = rng.standard_normal((60, d)), rng.integers(0, 2, 60)
-        eraser = excise.fit(X[:30], z[:30])
-        values.append(permutation_test(eraser(X[30:]), z[30:], True, seed, permutations=199)[0])
+        data = read_audited(rng.standard_normal((60, d)), rng.integers(0, 2, 60), None, None, None)
+        part = rotations(data.target, chosen_rows(data.target, 10_000, seed)[0], None, seed)[0]
+        values.append(unseen_p_value(data, part, refitted("leace", None), seed, permutations=199)[0])
     assert kstest(values, "uniform").pvalue > 0.01
     assert np.mean(np.array(values) < 0.05) < 0.09
 
@@ -119,6 +119,24 @@ def test_numbers_are_measured_by_r2(rng):
     assert before.information == pytest.approx(0.5, abs=0.08)
     assert abs(after.information) < 0.02
     assert after.accuracy is None
+
+
+def test_an_eraser_that_does_nothing_is_not_excused(rng):
+    z = rng.integers(0, 2, 1000)
+    X = rng.standard_normal((1000, 5))
+    X[:, 0] += 2 * z
+    padded = np.hstack([X, np.zeros((1000, 300))])  # constant features are no excuse
+    found = run(padded, z, nothing)
+    assert "as much in unseen rows as before" in found.reading
+    assert found.d == 5
+
+
+def test_a_class_in_one_group_is_said(rng):
+    z = np.array(["a"] * 200 + ["c"] * 200 + ["b"] * 20)
+    groups = np.concatenate([np.arange(400) // 4, np.full(20, 1000)])
+    report = excise.audit(rng.standard_normal((420, 3)), z, refit="leace", groups=groups, quick=True)
+    assert "without a class" in report.absent["held out"]
+    assert len(report.guardedness.conditions) == 5
 
 
 def test_refit_that_cannot_be(rng):

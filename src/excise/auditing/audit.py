@@ -30,6 +30,7 @@ from excise.moments import flat_labels
 __all__ = ["audit"]
 
 HELD_OUT_ROWS, PROBE_ROWS = 40_000, 20_000
+SAME = {"random_projection": "random", "mean_projection": "sal"}  # names of one map
 QUICK_HELD_OUT_ROWS, QUICK_PROBE_ROWS = 10_000, 4_000
 
 
@@ -86,6 +87,7 @@ def audit(
     fit_again = None if refit is None else refitted(refit, kind)
     notes: list[str] = []
     absent: dict[str, str] = {}
+    _check_same(eraser, X_erased, refit, notes)
 
     with _bar(progress, 4 + 10 + (5 if refit is not None else 0)) as step:
         step(f"moments of {data.n:,} rows")
@@ -153,7 +155,10 @@ def _held_out_and_probes(
             )
         else:
             index, said = chosen_rows(data.target, QUICK_HELD_OUT_ROWS if quick else HELD_OUT_ROWS, seed)
-            said += ["rows of one group stay together, but were permuted one by one"] if groups is not None else []
+            if groups is not None:
+                said.append(
+                    "rows of one group are not independent: the p-value and the interval, which take rows one by one, are too small"
+                )
             h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step)
         index, said = chosen_rows(data.target, QUICK_PROBE_ROWS if quick else PROBE_ROWS, seed + 1)
         part = rotations(data.target, index, groups, seed)[0]
@@ -227,6 +232,22 @@ def _fairness(
         scale,
         notes + (["the eraser is given the labels of the test rows too"] if data.needs_labels else []),
     )
+
+
+def _check_same(eraser: Any, X_erased: Any, refit: Any, notes: list[str]) -> None:
+    """What is fitted again must be what is audited.
+
+    Raises:
+        InputError: the eraser says that another method made it.
+    """
+    if refit is None:
+        return
+    method = getattr(eraser, "info", {}).get("method") if eraser is not None else None
+    method = SAME.get(method, method)
+    if isinstance(refit, str) and method is not None and method != SAME.get(refit, refit):
+        raise InputError(f"refit={refit!r}, but the eraser was made by {method!r}: pass refit={method!r}")
+    if method is None or not isinstance(refit, str):
+        notes.append("figures on unseen rows are of refit=, which could not be checked to be what made these rows")
 
 
 def _check_groups(groups: Any, lead: tuple[int, ...], n: int) -> Any:

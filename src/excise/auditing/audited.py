@@ -72,10 +72,11 @@ def _needs_labels(eraser: Any) -> bool:
 
 def _release(array: Any) -> None:
     """Let go of the pages of a memory map that were read: they count as ours until then."""
-    while array is not None and not isinstance(array, mmap.mmap):
+    while array is not None and not (isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)):
         array = getattr(array, "base", None)
-    if array is not None and hasattr(mmap, "MADV_DONTNEED"):
-        array.madvise(mmap.MADV_DONTNEED)
+    # Read-only maps alone: of a copy-on-write one this would throw the caller's changes away.
+    if array is not None and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        array.base.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,8 @@ def read_audited(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Audit
         raise InputError(f"X has {len(rows)} rows: at least two are needed")
     labels = flat_labels(z, lead)
     target = _target(labels, len(rows), kind)
+    if target.codes is None and not target.values.std(axis=0).any():
+        raise ConceptError(f"concept is constant over all {len(rows)} rows: there is nothing to look for")
     if target.codes is not None and len(np.unique(target.codes)) < 2:
         raise ConceptError(
             f"concept has one class only ({target.names[0]!r}, {len(rows)} rows): there is nothing to look for; pass labels "
@@ -186,6 +189,11 @@ def read_audited(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Audit
     if eraser is not None and not is_numpy(X):  # in the caller's library, whose dtypes NumPy may not have
         after = host(as_rows(computable(erased_rows(eraser, check_features(X), z))))
     audited = Audited(rows, labels, target, eraser, after, dtype, 0.0)
-    head = slice(0, min(len(rows), 1024))
-    eps = data_eps(audited.raw_after(head), dtype)
+    head = audited.raw_after(slice(0, min(len(rows), 1024)))
+    if head.shape[1:] != rows.shape[1:]:
+        raise InputError(f"the eraser gives {head.shape[1:]} features for {rows.shape[1:]}: the same number is needed")
+    if eraser is not None and after is None:
+        dtype = str(head.dtype)  # of the result, which may have more digits than what went in
+    # Rows that nobody edited were not rounded by an edit: what they show is there.
+    eps = data_eps(head, dtype) if audited.edited else data_eps(head, "float64")
     return Audited(rows, labels, target, eraser, after, dtype, eps)

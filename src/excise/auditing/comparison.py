@@ -276,7 +276,7 @@ def _probed(model: Any, X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, 
     return float(-np.log(proba[np.arange(len(z_new)), place]).mean()), float(right.mean())
 
 
-def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float]:
+def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float | None]:
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():

@@ -22,9 +22,11 @@ class Outcomes:
     """One classifier's decisions on the test rows."""
 
     accuracy: float
-    rms_tpr_gap: float  # over task classes: greatest difference of TPR between two groups
+    rms_tpr_gap: (
+        float | None
+    )  # over task classes: greatest difference of TPR between two groups; None: no class has two
     statistical_parity: float  # greatest difference between two groups in how often a class is predicted
-    equalised_odds: float  # greatest difference between two groups in true- or false-positive rate of a class
+    equalised_odds: float | None  # greatest difference between two groups in true- or false-positive rate of a class
     tpr: list[list[float | None]]  # [task class][group]
     tpr_gap: list[list[float | None]]  # [task class][group]: TPR of the group minus that of all others
     share_correlation: list[float | None]  # per group: of its gaps with its share in each task class
@@ -56,31 +58,32 @@ def _spread(values: list[float | None]) -> float | None:
     return max(known) - min(known) if len(known) > 1 else None
 
 
-def tpr_spread(said: Any, y: Any, groups: Any) -> float:
+def tpr_spread(said: Any, y: Any, groups: Any) -> float | None:
     """RMS over the classes of y of the greatest difference in TPR between two groups."""
     count = int(groups.max()) + 1
     gaps = [_spread(rates(said == c, y == c, groups, count)) for c in np.unique(y)]
     known = [gap for gap in gaps if gap is not None]
-    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+    return float(np.sqrt(np.mean(np.square(known)))) if known else None
 
 
 def outcomes(said: Any, y: Any, groups: Any, share: Any) -> Outcomes:
     """All figures of one classifier. share: (task classes, groups)."""
     n_classes, n_groups = share.shape
     everyone = np.ones(len(y), dtype=bool)
-    tpr, gap, parity, odds = [], [], [], []
+    tpr, gap, parity = [], [], []
+    odds: list[float | None] = []
     for c in range(n_classes):
         own = rates(said == c, y == c, groups, n_groups)
         tpr.append(own)
         others = [rates(said == c, y == c, groups != g, 2)[1] for g in range(n_groups)]
         gap.append([None if a is None or b is None else a - b for a, b in zip(own, others, strict=True)])
         parity.append(_spread(rates(said == c, everyone, groups, n_groups)) or 0.0)
-        odds.append(max(_spread(own) or 0.0, _spread(rates(said == c, y != c, groups, n_groups)) or 0.0))
+        odds += [_spread(own), _spread(rates(said == c, y != c, groups, n_groups))]
     return Outcomes(
         float((said == y).mean()),
         tpr_spread(said, y, groups),
         max(parity),
-        max(odds),
+        max((gap for gap in odds if gap is not None), default=None),
         tpr,
         gap,
         [_correlation([row[g] for row in gap], share[:, g]) for g in range(n_groups)],
@@ -128,6 +131,11 @@ def fairness_of(
         outcomes(model.predict(X), y[1], groups, share)
         for model, X in ((first, own_new), (first, kept_new), (second, again_new))
     ]
+    alone = [name for name, row in zip(names[0], results[0].tpr, strict=True) if sum(v is not None for v in row) < 2]
+    if alone:
+        said.append(
+            f"{len(alone)} classes of the task have test rows of one group only and count in no gap: {', '.join(map(str, alone[:5]))}"
+        )
     majority = float((y[1] == np.argmax(np.bincount(y[0]))).mean())
     return Fairness(
         names[0], names[1], share.tolist(), len(y[0]), len(y[1]), majority, results[0], results[1], results[2], said

@@ -263,7 +263,7 @@ def _scores(
     top = white.basis[:, ::-1][:, :4]
     W = np.concatenate([top, random, probe.direction], axis=1)
     size = np.sqrt(np.einsum("ij,ij->j", W, np.asarray(g.before.cov_xx) @ W))
-    W = W[:, size > 0] / size[size > 0]
+    W = W[:, size > 0] / size[size > 0] if (size > 0).any() else np.zeros((data.d, 1))
     counts = np.bincount(codes, minlength=k)
     means = {"before": np.zeros((k, W.shape[1])), "after": np.zeros((k, W.shape[1]))}
     for part in slices:
@@ -272,6 +272,7 @@ def _scores(
     gaps = {when: np.ptp(s[counts > 0] / counts[counts > 0][:, None], axis=0) for when, s in means.items()}
     tolerance = np.sqrt(((noise * g.scale)[:, None] ** 2 * W**2).sum(axis=0)) / np.sqrt(share) * np.sqrt(data.d)
     tolerance = np.minimum(tolerance, chance_correlation(data.n, 1, data.d) / np.sqrt(share))
+    tolerance = np.maximum(tolerance, 1e-300)
     worst = int(np.argmax(gaps["after"] / tolerance))
     return Condition(
         "linear scores",

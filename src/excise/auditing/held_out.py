@@ -21,7 +21,7 @@ from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.fitting import check_method, fit
 
-__all__ = ["NULL", "HeldOut", "held_out", "permutation_test", "refitted"]
+__all__ = ["NULL", "HeldOut", "held_out", "permutation_test", "refitted", "unseen_p_value"]
 
 PERMUTATIONS = 1999
 AT_ONCE = 50
@@ -95,10 +95,12 @@ def held_out(
             warnings.simplefilter("always")
             try:
                 eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
-            except ExciseError as error:
+                after = [_after(data, eraser, rows) for rows in (part.train, part.test)]
+            except Exception as error:
                 raise ExciseError(f"refit failed on fold {f + 1} ({len(part.erase)} rows): {error}") from error
         said += [str(w.message) for w in caught if issubclass(w.category, ExciseWarning) and f == 0]
-        after = [_after(data, eraser, rows) for rows in (part.train, part.test)]
+        if not all(np.isfinite(rows).all() for rows in after):
+            raise ExciseError(f"the eraser that refit= gave on fold {f + 1} makes NaN or infinity")
         before = [data.before(rows) for rows in (part.train, part.test)]
         truth = [_labels(data, rows) for rows in (part.train, part.test)]
         scale = before[0].std(axis=0)
@@ -111,12 +113,11 @@ def held_out(
         right_before.append(b.right)
         prior.append(a.prior)
         if f == 0:
-            unseen = np.concatenate(after)
-            labels = np.concatenate(truth)
-            p, power = permutation_test(unseen, labels, data.target.codes is not None, seed)
+            p, power = unseen_p_value(data, part, lambda X, z, eraser=eraser: eraser, seed)  # type: ignore[misc]
     gain, gain_before = np.concatenate(gains), np.concatenate(gains_before)
     classes = data.target.codes is not None
-    n_erase, d = len(parts[0].erase), data.d
+    n_erase = len(parts[0].erase)
+    d = int((data.before(parts[0].erase).std(axis=0) > 0).sum())  # constant features carry nothing
     columns = (len(np.unique(data.target.codes[np.concatenate([parts[0].train, parts[0].test])])) - 1) if classes else 1
     expected = min(1.0, d / n_erase)
     if classes:  # never more than there is to know
@@ -146,8 +147,21 @@ def held_out(
         permutations=PERMUTATIONS,
         smallest_effect=power,
         smallest_effect_information=_as_information(power) if classes else power**2,
-        reading=_reading(information, interval, expected, n_erase, d, p),
+        reading=_reading(information, float(gain_before.mean()), interval, expected, n_erase, d, p),
         notes=list(dict.fromkeys(said)),
+    )
+
+
+def unseen_p_value(
+    data: Audited, part: Part, refit: Refit, seed: int, permutations: int = PERMUTATIONS
+) -> tuple[float, float]:
+    """p-value and power on the rows of one split that the eraser was not fitted on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
+    rows = np.concatenate([part.train, part.test])
+    return permutation_test(
+        _after(data, eraser, rows), _labels(data, rows), data.target.codes is not None, seed, permutations
     )
 
 
@@ -156,9 +170,17 @@ def _as_information(correlation: float) -> float:
     return float(-0.5 * np.log2(max(1.0 - correlation**2, 1e-12)))
 
 
-def _reading(information: float, interval: tuple[float, float], expected: float, n: int, d: int, p: float) -> str:
+def _reading(
+    information: float, before: float, interval: tuple[float, float], expected: float, n: int, d: int, p: float
+) -> str:
     if interval[0] <= 0:
         said = "a linear probe gains nothing on the constant in rows that the eraser has not seen"
+    elif interval[1] >= before:
+        said = (
+            "a linear probe finds as much in unseen rows as before the edit: nothing shows that the eraser carries over"
+        )
+    elif expected >= before:
+        said = "a linear probe still gains in unseen rows, and the rows are too few to tell a good eraser from a bad one by it"
     elif information <= expected:
         said = "a linear probe gains something in unseen rows, but no more than estimation alone can leave"
     else:

@@ -88,6 +88,7 @@ class Report:
                 f"held out ({h.measure}): {h.information_before:.4f} before, {h.information:.4f} after "
                 f"[{h.interval[0]:.4f}, {h.interval[1]:.4f}]; estimation alone leaves up to {h.expected_from_estimation:.4f}; "
                 f"p = {h.p_value:.4f}",
+                *(f"  {note}" for note in h.notes),
             ]
         if self.probes:
             unit = "bits" if self.probes[0].loss is not None else "R^2"
@@ -111,12 +112,16 @@ class Report:
             for name, o in (("before", f.before), ("kept", f.kept), ("re-fitted", f.refitted)):
                 r = o.share_correlation[-1]
                 lines.append(
-                    f"{name:12}{o.accuracy:>10.3f}{o.rms_tpr_gap:>14.3f}{o.statistical_parity:>10.3f}{o.equalised_odds:>10.3f}"
-                    f"{'-' if r is None else format(r, '.3f'):>14}"
+                    f"{name:12}{o.accuracy:>10.3f}{_three(o.rms_tpr_gap):>14}{o.statistical_parity:>10.3f}"
+                    f"{_three(o.equalised_odds):>10}{_three(r):>14}"
                 )
         lines += [""] + [f"{name}: absent, {why}" for name, why in self.absent.items()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines).rstrip()
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _plain(value: Any) -> Any:

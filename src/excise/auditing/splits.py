@@ -38,6 +38,8 @@ def chosen_rows(target: Target, most: int, seed: int) -> tuple[Any, list[str]]:
     rng = np.random.default_rng(seed)
     index = np.sort(rng.choice(n, most, replace=False)) if n > most else np.arange(n)
     notes = [f"{most:,} of {n:,} rows, drawn at random, were used here"] if n > most else []
+    if len(index) < 2 * FOLDS:
+        raise ConceptError(f"{len(index)} rows are too few for {FOLDS} folds: at least {2 * FOLDS} are needed")
     if target.codes is None:
         return index, notes
     counts = np.bincount(target.codes[index], minlength=target.k)
@@ -77,5 +79,20 @@ def rotations(target: Target, index: Any, groups: Any, seed: int) -> list[Part]:
     for f in range(FOLDS):
         erase = np.concatenate([folds[(f + 1) % FOLDS], folds[(f + 2) % FOLDS]])
         train = np.concatenate([folds[(f + 3) % FOLDS], folds[(f + 4) % FOLDS]])
-        parts.append(Part(*(index[np.sort(rows)] for rows in (erase, train, folds[f]))))
+        part = Part(*(index[np.sort(rows)] for rows in (erase, train, folds[f])))
+        if target.codes is not None:
+            _require_classes(target, part)
+        parts.append(part)
     return parts
+
+
+def _require_classes(target: Target, part: Part) -> None:
+    """Every class that is tested must be known to the eraser and to the probe: groups can keep one out."""
+    tested = np.unique(target.codes[part.test])
+    for name, rows in (("the eraser", part.erase), ("the probe", part.train)):
+        missing = np.setdiff1d(tested, target.codes[rows])
+        if len(missing) or len(np.unique(target.codes[rows])) < 2:
+            which = repr(target.names[missing[0]]) if len(missing) else "one of them"
+            raise ConceptError(
+                f"a split leaves {name} without a class ({which}): its rows are all of one group, or too few"
+            )

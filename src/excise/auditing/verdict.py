@@ -18,23 +18,29 @@ def words(
     out = [_on_these_rows(data, g)]
     if g.guarded and g.resolution > 1e-3:
         out.append(
-            f"The rows are {data.dtype} and large against their spread: correlations below {g.resolution:.2g} are hidden by rounding, "
-            f"so this is a weaker statement than in float64."
+            f"The rows are {data.dtype}: correlations below {g.resolution:.2g} are hidden by rounding, so this is a weaker statement "
+            f"than in float64."
         )
     if g.disagreement:
         out.append(g.disagreement[0].upper() + g.disagreement[1:] + ".")
     if h is not None:
         out.append(f"On new rows: {h.reading}.")
-    out += _nonlinear(probes)
+    out += _nonlinear(probes, g.guarded)
     if c is not None:
-        beyond = "" if c.over_leace is None else f" ({c.over_leace:.2f} times the least that an affine edit can do)"
+        beyond = "" if c.over_leace is None else f" ({c.over_leace:.2f} times the least affine edit that erases)"
         out.append(f"The edit moved the data by {100 * c.relative:.2g}% of its variance{beyond}.")
     if f is not None:
-        out.append(
+        said = (
             f"Task accuracy went from {f.before.accuracy:.3f} to {f.refitted.accuracy:.3f} re-fitted ({f.kept.accuracy:.3f} with the old "
-            f"classifier); the RMS gap in true-positive rates from {f.before.rms_tpr_gap:.3f} to {f.refitted.rms_tpr_gap:.3f} "
-            f"({f.kept.rms_tpr_gap:.3f})."
+            f"classifier)"
         )
+        gaps = [o.rms_tpr_gap for o in (f.before, f.refitted, f.kept)]
+        if None in gaps:
+            out.append(f"{said}; no class of the task has test rows of two groups, so there is no gap to measure.")
+        else:
+            out.append(
+                f"{said}; the RMS gap in true-positive rates from {gaps[0]:.3f} to {gaps[1]:.3f} ({gaps[2]:.3f})."
+            )
     return out
 
 
@@ -55,10 +61,16 @@ def _on_these_rows(data: Audited, g: Guardedness) -> str:
     )
 
 
-def _nonlinear(probes: list[ProbeResult]) -> list[str]:
+def _nonlinear(probes: list[ProbeResult], guarded: bool) -> list[str]:
     beyond = [p for p in probes if not p.linear and p.interval[0] > 0]
     if not beyond:
-        return ["No nonlinear probe that was tried found it either."] if any(not p.linear for p in probes) else []
+        tried = [p for p in probes if not p.linear]
+        if not tried or not guarded:
+            return []
+        widest = max(p.interval[1] for p in tried)
+        return [
+            f"None of {len(tried)} nonlinear probes found it; the widest of their intervals reaches {max(widest, 0.0):.2g}."
+        ]
     best = max(beyond, key=lambda p: p.information)
     unit = "bits per row" if best.loss is not None else "of the variance"
     return [

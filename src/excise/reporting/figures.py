@@ -142,9 +142,8 @@ def _gaps(report: Report) -> str:
                 ends = np.array([xs.min(), xs.max()])
                 axis.plot(ends, np.polyval(line, ends), color="#010203", linewidth=1.2)
             r: Any = o.share_correlation[g]
-            axis.set(
-                title=f"{name}\nRMS {o.rms_tpr_gap:.3f}" + ("" if r is None else f", r = {r:.2f}"), ylim=(-limit, limit)
-            )
+            rms = "no gap to measure" if o.rms_tpr_gap is None else f"RMS {o.rms_tpr_gap:.3f}"
+            axis.set(title=f"{name}\n{rms}" + ("" if r is None else f", r = {r:.2f}"), ylim=(-limit, limit))
             axis.title.set_fontsize(9)
             axis.set_xlabel(f"share of {label(f.groups[g], 14)}")
         drawn.axes[0].set_ylabel("TPR gap")
