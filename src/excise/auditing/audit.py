@@ -243,7 +243,7 @@ def _check_same(eraser: Any, X_erased: Any, refit: Any, notes: list[str]) -> Non
     if refit is None:
         return
     method = getattr(eraser, "info", {}).get("method") if eraser is not None else None
-    method = SAME.get(method, method)
+    method = SAME.get(str(method), method)
     if isinstance(refit, str) and method is not None and method != SAME.get(refit, refit):
         raise InputError(f"refit={refit!r}, but the eraser was made by {method!r}: pass refit={method!r}")
     if method is None or not isinstance(refit, str):
