@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
 
 def guards(X, z, eraser=None, X_erased=None, kind=None):
     data = read_audited(X, z, eraser, X_erased, kind)
-    return guardedness(data, gather(data, lambda rows: None), quick=False, seed=0)
+    return guardedness(data, gather(data), quick=False, seed=0)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_information_against_an_independent_optimisation(rng, strength):
 def test_streaming_logistic_equals_the_one_in_memory(people, monkeypatch):
     X, z = people
     data = read_audited(X, z, None, None, None)
-    g = gather(data, lambda rows: None)
+    g = gather(data)
     white = whitened(g.before, g.scale)
     parts = [slice(0, 900), slice(900, 2000)]
     whole = best_logistic(data.before, parts, z, 3, white)

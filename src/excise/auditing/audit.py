@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from excise._files import versions
-from excise.auditing.audited import Audited, erased_rows, read_audited, take
+from excise.auditing.audited import Audited, read_audited, take
 from excise.auditing.cost import cost_of
 from excise.auditing.fairness import Fairness, fairness_of
 from excise.auditing.guardedness import gather, guardedness
@@ -30,8 +30,8 @@ from excise.moments import flat_labels
 __all__ = ["audit"]
 
 HELD_OUT_ROWS, PROBE_ROWS = 40_000, 20_000
-SAME = {"random_projection": "random", "mean_projection": "sal"}  # names of one map
 QUICK_HELD_OUT_ROWS, QUICK_PROBE_ROWS = 10_000, 4_000
+SAME = {"random_projection": "random", "mean_projection": "sal"}  # names of one map
 
 
 def audit(
@@ -87,11 +87,11 @@ def audit(
     fit_again = None if refit is None else refitted(refit, kind)
     notes: list[str] = []
     absent: dict[str, str] = {}
-    _check_same(eraser, X_erased, refit, notes)
+    _check_same(eraser, refit, notes)
 
     with _bar(progress, 4 + 10 + (5 if refit is not None else 0)) as step:
         step(f"moments of {data.n:,} rows")
-        found = gather(data, lambda rows: None)
+        found = gather(data)
         step("conditions")
         g = guardedness(data, found, quick, seed)
         if quick:
@@ -120,11 +120,7 @@ def audit(
         {
             "seed": seed,
             "quick": quick,
-            "refit": None
-            if refit is None
-            else refit
-            if isinstance(refit, str)
-            else getattr(refit, "__name__", "function"),
+            "refit": refit if refit is None or isinstance(refit, str) else getattr(refit, "__name__", "function"),
             "eraser": _describe_eraser(data),
             "versions": _versions(),
             "seconds": round(time.perf_counter() - start, 2),
@@ -171,7 +167,7 @@ def _held_out_and_probes(
     before, after, where = _before_and_after(data, part, refit)
     notes += [f"probes: {note}" for note in [*said, *where]]
     step("probes")
-    truth = tuple(_labels(data, rows) for rows in (part.train, part.test))
+    truth = tuple(data.truth(rows) for rows in (part.train, part.test))
     second = None if task is None else task[0][part.train]
     probes, failed = run_probes(before, after, truth, second, scale, seed, step)
     notes += failed
@@ -184,10 +180,7 @@ def _before_and_after(data: Audited, part: Part, refit: Any) -> tuple[Any, Any, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said in the section on held-out rows
             eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
-        after = tuple(
-            np.asarray(erased_rows(eraser, np.asarray(data.X[rows]), take(data.z, rows)), dtype=np.float64)
-            for rows in (part.train, part.test)
-        )
+        after = tuple(data.erased_by(eraser, rows) for rows in (part.train, part.test))
         return before, after, ["the eraser was fitted again on other rows than the probes were trained and tested on"]
     if not data.edited:
         return before, before, []
@@ -200,10 +193,6 @@ def _before_and_after(data: Audited, part: Part, refit: Any) -> tuple[Any, Any, 
             "rows, and linear probes look worse than the constant: refit= measures it on unseen rows"
         ],
     )
-
-
-def _labels(data: Audited, rows: Any) -> Any:
-    return data.target.codes[rows] if data.target.codes is not None else data.target.values[rows]
 
 
 def _fairness(
@@ -234,7 +223,7 @@ def _fairness(
     )
 
 
-def _check_same(eraser: Any, X_erased: Any, refit: Any, notes: list[str]) -> None:
+def _check_same(eraser: Any, refit: Any, notes: list[str]) -> None:
     """What is fitted again must be what is audited.
 
     Raises:

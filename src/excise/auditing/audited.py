@@ -138,6 +138,14 @@ class Audited:
         for begin in range(0, self.n, rows):
             yield slice(begin, min(begin + rows, self.n))
 
+    def truth(self, index: Any) -> Any:
+        """What a probe predicts for these rows: class codes (n,), or numbers (n, k)."""
+        return self.target.codes[index] if self.target.codes is not None else self.target.values[index]
+
+    def erased_by(self, eraser: Any, index: Any) -> Any:
+        """These rows after another eraser than the audited one, float64."""
+        return np.asarray(erased_rows(eraser, np.array(self.X[index]), take(self.z, index)), dtype=np.float64)
+
     def labels(self, index: Any) -> Any:
         """What Moments take for these rows: class codes, or columns."""
         if self.target.encoded.codes is not None:

@@ -33,7 +33,7 @@ from excise.fitting import METHODS, fit
 from excise.methods._common import check_whole, class_codes
 from excise.moments import flat_labels
 
-__all__ = ["Comparison", "Outcome", "compare", "split_rows"]
+__all__ = ["Comparison", "Measure", "Outcome", "compare", "run_method", "split_rows"]
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ def compare(
     fit_rows, probe, held = split_rows(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
     share = np.bincount(codes[probe]) / len(probe)
     constant = float(-np.log(share[codes[held]]).mean())
-    measure = _Measure(rows, codes, task, fit_rows, probe, held, seed)
+    measure = Measure(rows, codes, task, fit_rows, probe, held, seed)
     outcomes = [measure("none", None, 0.0)]
     for name in chosen:
         if progress is not None:
             progress(name)
-        outcomes.append(_run(name, measure, (options or {}).get(name, {})))
+        outcomes.append(run_method(name, measure, (options or {}).get(name, {})))
     return Comparison(
         outcomes,
         constant,
@@ -213,7 +213,8 @@ def split_rows(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
     return np.sort(first), np.sort(second), np.sort(third)
 
 
-def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
+def run_method(name: str, measure: Measure, options: dict[str, Any]) -> Outcome:
+    """Fit one method on its part of the rows and measure it; a failure is an outcome that says why."""
     data, at = measure, measure.fit_rows
     if "seed" in inspect.signature(METHODS[name].function).parameters:
         options = {"seed": data.seed, **options}
@@ -231,7 +232,7 @@ def _run(name: str, measure: _Measure, options: dict[str, Any]) -> Outcome:
         return Outcome(name, None, None, None, None, None, None, None, None, labels, note=f"not fitted: {error}")
 
 
-class _Measure:
+class Measure:
     """The data and the split; called with an eraser it gives the figures."""
 
     def __init__(self, X: Any, codes: Any, task: Any, fit_rows: Any, probe: Any, held: Any, seed: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.probes import standardised
+from excise.auditing.probes import standardised, units
 
 __all__ = ["Fairness", "Outcomes", "fairness_of", "outcomes", "tpr_spread"]
 
@@ -114,8 +114,7 @@ def fairness_of(
     def fitted(X: Any) -> Any:
         return LogisticRegression(max_iter=2000).fit(X, y[0])
 
-    spread = np.maximum(before[0].std(axis=0), np.maximum(1e-6 * scale, 1e-300))
-    mean = before[0].mean(axis=0)
+    mean, spread = units(before[0], scale)
     own, own_new = ((X - mean) / spread for X in before)
     kept_new = (after[1] - mean) / spread  # the kept classifier reads the new rows in its own units
     again, again_new = standardised(*after, scale)

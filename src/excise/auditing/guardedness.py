@@ -67,7 +67,7 @@ class Gathered:
     gap: Any
 
 
-def gather(data: Audited, step: Any) -> Gathered:
+def gather(data: Audited) -> Gathered:
     """One pass over the data."""
     before, after = Moments(), Moments()
     k = data.target.k
@@ -85,7 +85,6 @@ def gather(data: Audited, step: Any) -> Gathered:
         if codes is not None:
             _add_class_sums(sums, x - shift, codes[part])
             _add_class_sums(sums_before, data.before(part) - shift, codes[part])
-        step(part.stop - part.start)
     size = np.sqrt(squares / data.n)
     gaps = [None, None]
     if codes is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.audited import Audited, erased_rows, take
+from excise.auditing.audited import Audited, take
 from excise.auditing.linear import BITS, constant_loss
 from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
 from excise.auditing.splits import Part
@@ -95,14 +95,14 @@ def held_out(
             warnings.simplefilter("always")
             try:
                 eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
-                after = [_after(data, eraser, rows) for rows in (part.train, part.test)]
+                after = [data.erased_by(eraser, rows) for rows in (part.train, part.test)]
             except Exception as error:
                 raise ExciseError(f"refit failed on fold {f + 1} ({len(part.erase)} rows): {error}") from error
         said += [str(w.message) for w in caught if issubclass(w.category, ExciseWarning) and f == 0]
         if not all(np.isfinite(rows).all() for rows in after):
             raise ExciseError(f"the eraser that refit= gave on fold {f + 1} makes NaN or infinity")
         before = [data.before(rows) for rows in (part.train, part.test)]
-        truth = [_labels(data, rows) for rows in (part.train, part.test)]
+        truth = [data.truth(rows) for rows in (part.train, part.test)]
         scale = before[0].std(axis=0)
         a = _probe(after[0], after[1], truth[0], truth[1], scale, seed)
         b = _probe(before[0], before[1], truth[0], truth[1], scale, seed)
@@ -161,7 +161,7 @@ def unseen_p_value(
         eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
     rows = np.concatenate([part.train, part.test])
     return permutation_test(
-        _after(data, eraser, rows), _labels(data, rows), data.target.codes is not None, seed, permutations
+        data.erased_by(eraser, rows), data.truth(rows), data.target.codes is not None, seed, permutations
     )
 
 
@@ -194,14 +194,6 @@ def _reading(
     if p < 0.05 and interval[0] <= 0:
         said += ". The p-value is small all the same: something is left, too little for the probe to use"
     return said
-
-
-def _after(data: Audited, eraser: Any, rows: Any) -> Any:
-    return np.asarray(erased_rows(eraser, np.asarray(data.X[rows]), take(data.z, rows)), dtype=np.float64)
-
-
-def _labels(data: Audited, rows: Any) -> Any:
-    return data.target.codes[rows] if data.target.codes is not None else data.target.values[rows]
 
 
 @dataclass(frozen=True)

