@@ -28,23 +28,16 @@ def experiment(run: Run, options: Any) -> Outcome:
         models = models[:1]
     rows: list[list[Any]] = []
     findings: list[Finding] = []
-    costs = {}
+    costs, tokens = {}, {}
     for named in models:
-        small = named.name == "pocket-neox"
-        sizes = (
-            (3_000, 2_000)
-            if run.quick
-            else (200_000, 35_000)
-            if small
-            else (30_000, 8_000)
-            if options.data
-            else (2**22, 2**22)
-        )
-        at = load(run, options, named, sizes)
-        wanted = (
-            ROWS if small or options.data is None else tuple(name for name in ROWS if name != "inlp")
-        )  # hours on two cores
-        found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run)) for name in wanted}
+        fit, test, held = _sizes(run, options, named.name)
+        at = load(run, options, named, (fit, test))
+        found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run, held)) for name in ROWS}
+        tokens[named.name] = {
+            "fitted": at.train.tokens,
+            "measured": at.test.tokens,
+            "fitted, inlp": small_enough(at.train, held).tokens,
+        }
         found["unigram"] = run.step(f"{named.name}: unigram", partial(_unigram, at))
         rows += [
             [named.name, name, f["bits"], f["se"], f["kl"], f["accuracy"], f["seconds"], f["bytes"]]
@@ -62,7 +55,18 @@ def experiment(run: Run, options: Any) -> Outcome:
         "seconds to fit",
         "bytes stored",
     ]
-    return Outcome(columns, rows, findings, _draw(rows), (4.5 * len(models) + 2.0, 4.0), {"cost": costs})
+    return Outcome(
+        columns, rows, findings, _draw(rows), (4.5 * len(models) + 2.0, 4.0), {"cost": costs, "tokens": tokens}
+    )
+
+
+def _sizes(run: Run, options: Any, name: str) -> tuple[int, int, int]:
+    """Tokens to fit on, to measure on, and to fit INLP on: it holds its rows in memory, and is by far the slowest."""
+    if run.quick:
+        return 3_000, 2_000, 1_500
+    if options.data is None:
+        return 2**22, 2**22, 4_000
+    return (200_000, 35_000, 4_000) if name == "pocket-neox" else (30_000, 8_000, 1_500)
 
 
 def _fitted(at: Any, name: str, run: Run, data: Any = None, cache: str = "auto") -> Any:
@@ -78,16 +82,12 @@ def _fitted(at: Any, name: str, run: Run, data: Any = None, cache: str = "auto")
         )
 
 
-def _measure(at: Any, name: str, run: Run) -> dict[str, Any]:
+def _measure(at: Any, name: str, run: Run, held: int) -> dict[str, Any]:
     from excise.scrubbing.evaluation import evaluate
 
     start, scrubber, stored, left = time.perf_counter(), None, 0, None
-    if name == "inlp":
-        scrubber = _fitted(
-            at, name, run, small_enough(at.train, 1_500 if run.quick else 4_000)
-        )  # it holds its rows in memory
-    elif name != "none":
-        scrubber = _fitted(at, name, run)
+    if name != "none":
+        scrubber = _fitted(at, name, run, small_enough(at.train, held) if name == "inlp" else None)
     seconds = time.perf_counter() - start if scrubber is not None else 0.0
     if scrubber is not None:
         stored = sum(
@@ -187,16 +187,10 @@ def _findings(name: str, found: dict[str, Any], cost: dict[str, Any]) -> list[Fi
             found["leace, not sequential"]["left"] > 0.01,
             note=f"correlation {found['leace, not sequential']['left']:.2g}; bits per byte {bits['leace, not sequential']:.3f} against {bits['leace']:.3f}",
         ),
-        *(
-            [
-                Finding(
-                    f"{name}: INLP at every layer hurts more than LEACE",
-                    bits["inlp"] > bits["leace"],
-                    note=f"{bits['inlp']:.3f} against {bits['leace']:.3f}",
-                )
-            ]
-            if "inlp" in bits
-            else []
+        Finding(
+            f"{name}: INLP at every layer hurts more than LEACE",
+            bits["inlp"] > bits["leace"],
+            note=f"{bits['inlp']:.3f} against {bits['leace']:.3f}",
         ),
         Finding(
             f"{name}: caching is cheaper than recomputing",
