@@ -8,7 +8,8 @@ from scipy.stats import kstest
 
 import excise
 from excise.auditing.audited import read_audited
-from excise.auditing.held_out import held_out, permutation_test, refitted, unseen_p_value
+from excise.auditing.held_out import held_out, refitted, unseen_p_value
+from excise.auditing.resampling import permutation_test
 from excise.auditing.splits import chosen_rows, rotations
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")

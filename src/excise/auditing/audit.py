@@ -151,11 +151,7 @@ def _held_out_and_probes(
             )
         else:
             index, said = chosen_rows(data.target, QUICK_HELD_OUT_ROWS if quick else HELD_OUT_ROWS, seed)
-            if groups is not None:
-                said.append(
-                    "rows of one group are not independent: the p-value and the interval, which take rows one by one, are too small"
-                )
-            h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step)
+            h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step, groups)
         index, said = chosen_rows(data.target, QUICK_PROBE_ROWS if quick else PROBE_ROWS, seed + 1)
         part = rotations(data.target, index, groups, seed)[0]
         if refit is None:  # no eraser is fitted: the probes get those rows too

@@ -17,19 +17,13 @@ import numpy as np
 from excise.auditing.audited import Audited, take
 from excise.auditing.linear import BITS, constant_loss
 from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
+from excise.auditing.resampling import PERMUTATIONS, bootstrap, null_in_words, permutation_test
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.fitting import check_method, fit
 
-__all__ = ["NULL", "HeldOut", "held_out", "permutation_test", "refitted", "unseen_p_value"]
+__all__ = ["HeldOut", "held_out", "refitted", "unseen_p_value"]
 
-PERMUTATIONS = 1999
-AT_ONCE = 50
-RESAMPLES = 2000
-NULL = (
-    "in rows that the eraser has not seen, the erased features and the labels are independent; under it any order of "
-    "these labels is as likely as any other"
-)
 Refit = Callable[[Any, Any], Any]
 
 
@@ -39,7 +33,7 @@ class HeldOut:
 
     measure: str  # "bits" or "R^2"
     information: float
-    interval: tuple[float, float]  # 95%, bootstrap over rows
+    interval: tuple[float, float]  # 95%, bootstrap over rows, or over groups where they are given
     information_before: float
     loss: float | None  # nats
     constant_loss: float | None
@@ -79,9 +73,17 @@ def refitted(refit: Any, kind: Any) -> Refit:
 
 
 def held_out(
-    data: Audited, parts: list[Part], refit: Refit, seed: int, notes: list[str], step: Callable[[str], None]
+    data: Audited,
+    parts: list[Part],
+    refit: Refit,
+    seed: int,
+    notes: list[str],
+    step: Callable[[str], None],
+    groups: Any = None,
 ) -> HeldOut:
     """Erase with what was fitted on other folds, train a probe on further ones, measure it on the last.
+
+    `groups` are those of all rows; the interval and the p-value take rows of one group together.
 
     Raises:
         ExciseError: the eraser could not be fitted on a part of the rows.
@@ -113,17 +115,18 @@ def held_out(
         right_before.append(b.right)
         prior.append(a.prior)
         if f == 0:
-            p, power = unseen_p_value(data, part, lambda X, z, eraser=eraser: eraser, seed)  # type: ignore[misc]
+            p, power = unseen_p_value(data, part, lambda X, z, eraser=eraser: eraser, seed, groups=groups)  # type: ignore[misc]
     gain, gain_before = np.concatenate(gains), np.concatenate(gains_before)
     classes = data.target.codes is not None
-    n_erase = len(parts[0].erase)
+    n_erase, unseen = len(parts[0].erase), parts[0].unseen
+    tested = np.concatenate([part.test for part in parts])
     d = int((data.before(parts[0].erase).std(axis=0) > 0).sum())  # constant features carry nothing
-    columns = (len(np.unique(data.target.codes[np.concatenate([parts[0].train, parts[0].test])])) - 1) if classes else 1
+    columns = (len(np.unique(data.target.codes[unseen])) - 1) if classes else 1
     expected = min(1.0, d / n_erase)
     if classes:  # never more than there is to know
-        entropy = constant_loss(data.target.codes[np.concatenate([part.test for part in parts])]) * BITS
+        entropy = constant_loss(data.target.codes[tested]) * BITS
         expected = min(entropy, columns * _as_information(np.sqrt(expected)))
-    interval = _bootstrap(gain, seed)
+    interval = bootstrap(gain, seed, None if groups is None else groups[tested])
     information = float(gain.mean())
     assert p is not None
     assert power is not None
@@ -143,7 +146,7 @@ def held_out(
         n_train=len(parts[0].train),
         d=d,
         p_value=p,
-        null=NULL,
+        null=null_in_words(data.truth(unseen), None if groups is None else groups[unseen]),
         permutations=PERMUTATIONS,
         smallest_effect=power,
         smallest_effect_information=_as_information(power) if classes else power**2,
@@ -153,16 +156,15 @@ def held_out(
 
 
 def unseen_p_value(
-    data: Audited, part: Part, refit: Refit, seed: int, permutations: int = PERMUTATIONS
+    data: Audited, part: Part, refit: Refit, seed: int, permutations: int = PERMUTATIONS, groups: Any = None
 ) -> tuple[float, float]:
     """p-value and power on the rows of one split that the eraser was not fitted on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
-    rows = np.concatenate([part.train, part.test])
-    return permutation_test(
-        data.erased_by(eraser, rows), data.truth(rows), data.target.codes is not None, seed, permutations
-    )
+    rows, classes = part.unseen, data.target.codes is not None
+    own = None if groups is None else groups[rows]
+    return permutation_test(data.erased_by(eraser, rows), data.truth(rows), classes, seed, permutations, own)
 
 
 def _as_information(correlation: float) -> float:
@@ -229,62 +231,3 @@ def _probe_numbers(A: Any, B: Any, z: Any, z_new: Any) -> _Fitted:
     said = model.predict(B).reshape(true.shape)
     gain = (true**2 - (true - said) ** 2).mean(axis=1) / np.mean(true**2)
     return _Fitted(gain, ((true - said) ** 2).mean(axis=1), np.zeros(0), np.zeros(0))
-
-
-def _bootstrap(gain: Any, seed: int) -> tuple[float, float]:
-    rng = np.random.default_rng(seed)
-    means = [gain[rng.integers(0, len(gain), len(gain))].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def permutation_test(X: Any, z: Any, classes: bool, seed: int, permutations: int = PERMUTATIONS) -> tuple[float, float]:
-    """p-value and power of T = sum_i w_i |q_i^T Z|^2 / n, over the principal directions q_i of X.
-
-    w_i = l_i / (l_i + mean l) damps directions of little variance, so T also tells something where n <= d. The p-value
-    is (1 + number of permutations with T at least as great) / (1 + permutations): valid for every n and d.
-    """
-    n = len(X)
-    Z = np.eye(int(z.max()) + 1)[z][:, np.unique(z)] if classes else z
-    Z = Z - Z.mean(axis=0)
-    U, s, _ = np.linalg.svd(Z, full_matrices=False)
-    Z = U[:, s > 1e-10 * s[0]] * np.sqrt(n)  # (n, q) white
-    Xc = X - X.mean(axis=0)
-    spread = Xc.std(axis=0)
-    Xc = Xc[:, spread > 0] / spread[spread > 0]
-    if Xc.shape[1] == 0:
-        return 1.0, 1.0
-    Q, t, _ = np.linalg.svd(Xc, full_matrices=False)
-    power = t**2
-    Q, power = Q[:, power > 1e-12 * power[0]], power[power > 1e-12 * power[0]]
-    root = np.sqrt(power / (power + power.mean()))
-    Q = Q * root  # (n, r)
-    rng = np.random.default_rng(seed)
-    own = float(((Q.T @ Z) ** 2).sum() / n)
-    null, first = [], []
-    for begin in range(0, permutations, AT_ONCE):
-        many = [Z[rng.permutation(n)] for _ in range(min(AT_ONCE, permutations - begin))]
-        scores = (Q.T @ np.concatenate(many, axis=1)).reshape(len(root), len(many), -1) / np.sqrt(n)  # (r, b, q)
-        null.append((scores**2).sum(axis=(0, 2)))
-        if begin < 200:
-            first.append(scores.transpose(1, 0, 2))
-    draws = np.concatenate(null)
-    p = (1 + int((draws >= own * (1 - 1e-12)).sum())) / (1 + permutations)
-    return float(p), _smallest_effect(np.concatenate(first), root, float(np.quantile(draws, 0.95)), rng)
-
-
-def _smallest_effect(null: Any, root: Any, critical: float, rng: Any) -> float:
-    """The canonical correlation, in a random direction, that would exceed the 5% limit four times in five."""
-    direction = rng.standard_normal((len(null), len(root)))
-    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-
-    def power(rho: float) -> float:
-        planted = np.sqrt(1 - rho**2) * null
-        planted[:, :, 0] += rho * direction * root
-        return float(((planted**2).sum(axis=(1, 2)) > critical).mean())
-
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(middle) >= 0.8 else (middle, high)
-    return high

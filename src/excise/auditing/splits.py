@@ -27,6 +27,11 @@ class Part:
     train: Any
     test: Any
 
+    @property
+    def unseen(self) -> Any:
+        """All rows that the eraser was not fitted on."""
+        return np.concatenate([self.train, self.test])
+
 
 def chosen_rows(target: Target, most: int, seed: int) -> tuple[Any, list[str]]:
     """At most `most` rows, without classes too small to be in every fold; and what was left out, in words.

@@ -13,7 +13,7 @@ __all__ = ["reproduce"]
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which one; leave it out to see the list.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A folder for the results [default: experiments/NAME].")
+        Path | None, typer.Option("--output", "-o", help="A folder for the results.", show_default="experiments/NAME")
     ] = None,
     data: Annotated[
         Path | None,
@@ -36,7 +36,7 @@ def reproduce(
 
       excise reproduce oblique
 
-      excise reproduce intrinsic --data ../shared/data --quick
+      excise reproduce intrinsic --data folder --quick
     """
     from excise.experiments import EXPERIMENTS, Options
     from excise.experiments import reproduce as run

@@ -1,0 +1,97 @@
+"""Rows that come in groups: p-values and intervals that stay valid, and what becomes of those that take rows one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+import excise
+from excise.auditing.audited import read_audited
+from excise.auditing.held_out import refitted, unseen_p_value
+from excise.auditing.resampling import bootstrap, null_in_words, permutation_test
+from excise.auditing.splits import chosen_rows, rotations
+
+pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
+
+
+def grouped(seed, labels):
+    """40 groups of 1 to 6 rows that share most of their features, with no signal about the labels."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(40), rng.integers(1, 7, 40))
+    X = rng.standard_normal((40, 4))[groups] + 0.3 * rng.standard_normal((len(groups), 4))
+    if labels == "one per group":
+        return X, rng.integers(0, 2, 40)[groups], groups
+    # Rates differ by group: rows look related to the labels unless groups are kept together.
+    return X, (rng.random(len(groups)) < rng.beta(0.3, 0.3, 40)[groups]).astype(int), groups
+
+
+def p_values(labels, use_groups, times):
+    values = []
+    for seed in range(times):
+        X, z, groups = grouped(seed, labels)
+        data = read_audited(X, z, None, None, None)
+        part = rotations(data.target, chosen_rows(data.target, 10_000, seed)[0], groups, seed)[0]
+        own = groups if use_groups else None
+        values.append(unseen_p_value(data, part, refitted("leace", None), seed, 199, own)[0])
+    return np.array(values)
+
+
+@pytest.mark.parametrize("labels", ["one per group", "varying"])
+def test_p_value_is_uniform_without_signal_in_groups(labels):
+    values = p_values(labels, True, 500)
+    assert kstest(values, "uniform").pvalue > 0.01
+    assert np.mean(values < 0.05) < 0.09
+    assert np.mean(p_values(labels, False, 100) < 0.05) > 0.15  # rows taken one by one: false alarms
+
+
+@pytest.mark.parametrize("labels", ["one per group", "varying"])
+def test_a_concept_is_found_in_groups(labels, rng):
+    groups = np.repeat(np.arange(100), 5)
+    z = rng.integers(0, 2, 100)[groups] if labels == "one per group" else rng.integers(0, 2, 500)
+    X = rng.standard_normal((500, 4)) + rng.standard_normal((100, 4))[groups]
+    X[:, 0] += 2 * z
+    assert permutation_test(X, z, True, 0, groups=groups)[0] < 0.001
+    assert permutation_test(X, z[:, None] * 1.0, False, 0, groups=groups)[0] < 0.001
+
+
+def test_groups_of_one_row_are_rows(rng):
+    X, z = rng.standard_normal((200, 3)), rng.integers(0, 3, 200)
+    X[:, 0] += 0.1 * z
+    plain = permutation_test(X, z, True, 0)
+    assert permutation_test(X, z, True, 0, groups=np.arange(200)) == pytest.approx(plain, abs=1e-9)
+    assert bootstrap(X[:, 0], 0, np.arange(200)) == pytest.approx(bootstrap(X[:, 0], 0), abs=1e-12)
+
+
+def test_statistic_is_the_weighted_pillai_trace(rng):
+    """T of one order of the labels, written out: regress every weighted principal direction on the labels."""
+    from excise.auditing.resampling import _white_scores
+
+    Q, z = rng.standard_normal((60, 4)), rng.standard_normal((60, 2))
+    Q -= Q.mean(axis=0)
+    design = np.c_[np.ones(60), z]
+    explained = sum(np.sum((design @ np.linalg.lstsq(design, column, rcond=None)[0]) ** 2) for column in Q.T)
+    assert np.sum(_white_scores(Q, z[None], np.ones(60)) ** 2) == pytest.approx(explained, rel=1e-9)
+
+
+def test_interval_of_groups_covers(rng):
+    """The mean of rows that share their group's value: 95% intervals hold it about as often over groups, seldom over rows."""
+    over = {True: 0, False: 0}
+    for seed in range(100):
+        own = np.random.default_rng(seed)
+        groups = np.repeat(np.arange(60), 5)
+        values = own.standard_normal(60)[groups] + 0.1 * own.standard_normal(300)
+        for use in over:
+            low, high = bootstrap(values, seed, groups if use else None)
+            over[use] += low <= 0 <= high
+    assert over[True] >= 88
+    assert over[False] <= 75
+
+
+def test_audit_says_what_it_permuted(rng):
+    groups = np.repeat(np.arange(60), 4)
+    z = rng.integers(0, 2, 60)[groups]
+    X = rng.standard_normal((240, 3))
+    assert "whole groups" in excise.audit(X, z, refit="leace", groups=groups, quick=True).held_out.null
+    assert "within a group" in null_in_words(rng.integers(0, 2, 240), groups)
+    assert "group" not in excise.audit(X, z, refit="leace", quick=True).held_out.null
