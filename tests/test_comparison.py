@@ -142,3 +142,18 @@ def test_command(people, tmp_path):
     assert stored["leace"]["linear_loss"] > stored["none"]["linear_loss"] + 0.1
     assert 0 < stored["leace"]["edit"] <= stored["sal"]["edit"]
     assert (tmp_path / "c.csv").exists()
+
+
+def test_command_keeps_groups_together(people, tmp_path):
+    X, z, _ = people
+    groups = np.arange(len(X)) // 7
+    for name, array in (("x", X), ("z", z), ("g", groups)):
+        np.save(tmp_path / f"{name}.npy", array)
+    excise_command(
+        "compare", tmp_path / "x.npy", tmp_path / "z.npy", "-m", "leace", "--groups", tmp_path / "g.npy",
+        "--json", tmp_path / "c.json",
+    )  # fmt: skip
+    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text())["outcomes"]}
+    same = excise.compare(X, z, methods=["leace"], groups=groups).outcomes[-1]
+    assert stored["leace"]["linear_loss"] == same.linear_loss
+    assert same.linear_loss != excise.compare(X, z, methods=["leace"]).outcomes[-1].linear_loss

@@ -16,6 +16,7 @@ from excise.errors import ExciseError, ExciseWarning
 __all__ = [
     "ConceptOption",
     "FeaturesOption",
+    "GroupsOption",
     "LabelsArgument",
     "XArgument",
     "options_of",
@@ -36,6 +37,10 @@ FeaturesOption = Annotated[
     typer.Option(
         "--features", "-f", help="Column(s) of a Parquet file, or array of a .npz file, that hold the features."
     ),
+]
+GroupsOption = Annotated[
+    Path | None,
+    typer.Option("--groups", help="One group per row (a person, a document): its rows stay together in a split."),
 ]
 ConceptOption = Annotated[
     list[str] | None,

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from excise.cli._shared import ConceptOption, FeaturesOption, LabelsArgument, XArgument, plain_warnings, read_all
+from excise.cli._shared import (
+    ConceptOption,
+    FeaturesOption,
+    GroupsOption,
+    LabelsArgument,
+    XArgument,
+    plain_warnings,
+    read_all,
+)
 
 __all__ = ["audit"]
 
@@ -28,9 +36,7 @@ def audit(
         str | None,
         typer.Option(help="The method to fit again on parts of the rows (e.g. leace): adds figures on unseen rows."),
     ] = None,
-    groups: Annotated[
-        Path | None, typer.Option(help="One group per row (a person, a document): its rows stay together in a split.")
-    ] = None,
+    groups: GroupsOption = None,
     features: FeaturesOption = None,
     concept: ConceptOption = None,
     kind: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from excise.cli._shared import ConceptOption, FeaturesOption, LabelsArgument, XArgument, read_all
+from excise.cli._shared import ConceptOption, FeaturesOption, GroupsOption, LabelsArgument, XArgument, read_all
 
 __all__ = ["compare"]
 
@@ -24,6 +24,7 @@ def compare(
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", help="Only these methods; all unless given.")
     ] = None,
+    groups: GroupsOption = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the methods that draw at random.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Also write the table as JSON.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
@@ -49,13 +50,13 @@ def compare(
     X, labels = read_all(x, z, features, concept)
     if labels is None:
         raise ConceptError("no labels: pass a second file, or name the column of X with --concept")
-    task = None if y is None else read_all(x, y, features, None)[1]
+    task, together = (None if file is None else read_all(x, file, features, None)[1] for file in (y, groups))
 
     def started(name: str) -> None:
         if sys.stderr.isatty():
             typer.echo(f"{name} ...", err=True)
 
-    result = run(X, labels, methods=method, y=task, seed=seed, progress=started)
+    result = run(X, labels, methods=method, y=task, groups=together, seed=seed, progress=started)
     typer.echo(str(result))
     if json is not None:
         result.to_json(json)
