@@ -135,6 +135,35 @@ def test_hard_data(rng):
     assert [c.name for c in found.conditions] == ["cross-covariance", "canonical correlation", "least squares"]
 
 
+@pytest.mark.parametrize("n", [60, 4000])
+@pytest.mark.parametrize("method", ["leace", "sal", "oracle"])
+def test_float32_embeddings(method, n, rng):
+    """The output of a LayerNorm: collinear up to rounding, gains from 1e-33 to 1, one feature far from zero. With n < d,
+    rounding fills the one direction that the erasure emptied, and that direction is z."""
+    z = rng.integers(0, 2, n)
+    H = rng.standard_normal((n, 100))
+    H[:, :10] += 2 * z[:, None]
+    H = (H - H.mean(axis=1, keepdims=True)) / H.std(axis=1, keepdims=True)
+    gains = np.r_[rng.uniform(0.1, 1, 97), 1e-33, 1e-33, 1e-9]
+    X = (H * gains + np.r_[np.zeros(99), 7e-8]).astype(np.float32)
+    assert not guards(X, z).guarded
+    found = guards(X, z, excise.fit(X, z, method))
+    assert found.guarded, found.disagreement
+    assert next(c.tolerance for c in found.conditions if c.name == "least squares") < 1e-3
+
+
+def test_a_small_direction_is_no_rounding(rng):
+    """A concept in the difference of two columns, a hundred times what float32 rounds to: the covariance cannot show
+    it, the rows can."""
+    n = 3000
+    z = rng.integers(0, 2, n)
+    X = rng.standard_normal((n, 6)).astype(np.float32)
+    hidden = np.c_[X, X[:, 0] + np.float32(1e-5) * z].astype(np.float32)
+    found = guards(np.c_[X, X[:, 0] + z].astype(np.float32), z, X_erased=hidden)
+    assert not found.guarded
+    assert next(c.after for c in found.conditions if c.name == "least squares") > 0.9
+
+
 def test_sixteen_bits_leak_when_rounded_to_nearest(rng):
     torch = pytest.importorskip("torch")
     z = rng.integers(0, 3, 10_000)

@@ -90,6 +90,11 @@ def test_the_others(name, tmp_path):
             by = {row[1]: row for row in result["rows"] if row[0] == data}
             assert by["none"][3] < by["leace"][3]
             assert by["oracle"][2] <= by["leace"][2] * 1.5
+            own = result["more"]["own rows"][data]
+            assert max(found["bits"] for found in own.values()) < 1e-6
+            assert own["oracle"]["edit"] <= own["leace"]["edit"] * (1 + 1e-6) < own["sal"]["edit"]
+    if name == "norm-growth":
+        assert max(row[2] for row in result["rows"] if row[0] == "plain") < 0.99  # something is erased at every site
 
 
 def test_missing_things_are_named_before_any_work(tmp_path):

@@ -108,6 +108,8 @@ def test_amnesic_command(folder, tmp_path):
     found = json.loads((tmp_path / "a.json").read_text())
     assert [(row["layer"], row["method"]) for row in found["rows"]] == [(4, "none"), (4, "leace"), (4, "random")]
     assert found["kind"] == "masked"
+    loss = [row["loss"] for row in found["rows"]]
+    assert loss[0] < min(loss[1:])  # a trained model is worse without what was erased
     assert "| 4 | leace |" in said
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
 

@@ -170,9 +170,10 @@ def test_saved_and_loaded(method, data, tmp_path):
     again = excise.load(tmp_path / "s")
     assert list(again.erasers) == list(scrubber.erasers)
     assert again.figures == scrubber.figures
-    concept = data[0]["concept"]
+    concept, plain = data[0]["concept"], logits(model, data[0])
     with scrubber.attached(model, concept=concept):
         expected = logits(model, data[0])
+    assert not torch.allclose(expected, plain, atol=1e-3)
     with again.attached(model, concept=concept):
         assert torch.equal(logits(model, data[0]), expected)
     with again.attached(model.float(), concept=concept):  # the same model in another dtype
@@ -305,6 +306,7 @@ def test_inlp_sees_the_rows_of_the_scrubbed_model(data):
     expected = excise.inlp(X, labels, rounds=3)
     assert np.allclose(np.asarray(scrubber.erasers[first].P), np.asarray(expected.P))
     Y = brute_force.activations(model, data, second, {first: scrubber.erasers[first]})
+    assert not np.allclose(Y, brute_force.activations(model, data, second, {}))
     assert np.allclose(np.asarray(scrubber.erasers[second].P), np.asarray(excise.inlp(Y, labels, rounds=3).P))
     assert scrubber.figures[first]["rank"] >= 2
 

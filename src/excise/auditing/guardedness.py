@@ -105,7 +105,8 @@ def guardedness(data: Audited, g: Gathered, quick: bool, seed: int) -> Guardedne
     columns = max(int(np.linalg.matrix_rank(np.asarray(g.after.cov_zz))), 1)
     noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
     chance = chance_correlation(n, columns, data.d)
-    white, white_before = whitened(g.after, g.scale), whitened(g.before, g.scale)
+    rounding = data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
+    white, white_before = whitened(g.after, g.scale, rounding), whitened(g.before, g.scale)
     # A direction of spread s shows rounding as a correlation of at most noise / s, and never more than by chance.
     allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)  # (r,)
     slices = list(data.batches(2))
@@ -115,7 +116,7 @@ def guardedness(data: Audited, g: Gathered, quick: bool, seed: int) -> Guardedne
         _canonical(white, white_before, allowed),
     ]
     if not quick:
-        out.append(_least_squares(data, g, slices, allowed, chance))
+        out.append(_least_squares(data, g, slices, rounding, allowed, chance))
     information = information_before = None
     if target.codes is not None:
         out.insert(1, _class_means(g, noise, share_z, n))
@@ -209,10 +210,15 @@ def _canonical(white: Whitened, before: Whitened, allowed: Any) -> Condition:
     )
 
 
-def _least_squares(data: Audited, g: Gathered, slices: list[slice], allowed: Any, chance: float) -> Condition:
+def _least_squares(
+    data: Audited, g: Gathered, slices: list[slice], rounding: Any, allowed: Any, chance: float
+) -> Condition:
     values = data.target.values
     before, seen = least_squares_r2(data.before, slices, values, g.scale)
-    after, seen = least_squares_r2(data.after, slices, values, g.scale) if data.edited else (before, seen)
+    if data.edited:
+        after, seen = least_squares_r2(data.after, slices, values, g.scale, rounding)
+    else:
+        after = before
     noise = max(0, seen - len(allowed))  # directions of rounding noise, which a covariance does not show
     tolerance = float((allowed**2).sum() + noise * chance**2)
     return Condition(

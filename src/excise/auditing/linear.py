@@ -27,6 +27,7 @@ __all__ = [
 
 BITS = float(1.0 / np.log(2.0))
 IN_MEMORY = 2**28  # bytes of whitened rows
+FAINT = 1e-5  # a direction that varies less, in units of the features' spreads, may be left out if rounding explains it
 PASSES = 8  # over data that does not fit, before the logistic regression says that it has not converged
 
 Rows = Callable[[slice], Any]
@@ -59,15 +60,26 @@ class Whitened:
         return self.basis @ np.linalg.svd(self.correlations, full_matrices=False)[0][:, 0]
 
 
-def whitened(m: Moments, scale: Any) -> Whitened:
-    """Directions of X, in units of `scale` (d,), that vary by more than the rounding of float64 sums."""
+def whitened(m: Moments, scale: Any, rounding: Any = 0.0) -> Whitened:
+    """Directions of X, in units of `scale` (d,), that vary by more than float64 sums are off.
+
+    `rounding` (d,) is what rounding can do to each feature, in the same units: faint directions that vary by no more than
+    this hold rounding errors alone and are left out. (With n <= d such errors fill the one direction that an erasure
+    empties, which is then z itself.) Others stay: where digits are few, what rounding left can be read by any probe.
+    """
     R = np.asarray(m.cov_xx) / scale[:, None] / scale[None, :]
     values, vectors = np.linalg.eigh((R + R.T) / 2)
-    keep = values > covariance_cutoff(len(scale), max(EPS64, float(m.eps_xx)), float(max(values[-1], 0.0)))
+    cutoff = covariance_cutoff(len(scale), max(EPS64, float(m.eps_xx)), float(max(values[-1], 0.0)))
+    keep = values > np.maximum(cutoff, _rounding_alone(vectors.T, rounding) ** 2)
     spread = np.sqrt(values[keep])
     basis = vectors[:, keep] / spread / scale[:, None]
     correlations = basis.T @ np.asarray(m.cov_xz) @ inverse_root(np.asarray(m.cov_zz))
     return Whitened(np.asarray(m.mean_x), basis, spread, correlations)
+
+
+def _rounding_alone(directions: Any, rounding: Any) -> Any:
+    """(r,) the spread up to which each of the directions (r, d) holds nothing but rounding errors."""
+    return np.minimum(np.linalg.norm(directions * rounding, axis=1), FAINT)
 
 
 def constant_loss(codes: Any) -> float:
@@ -129,12 +141,14 @@ def best_logistic(rows: Rows, slices: list[slice], codes: Any, k: int, white: Wh
     return Logistic(float(found.fun), converged, white.basis @ found.x[: r * k].reshape(r, k))
 
 
-def least_squares_r2(rows: Rows, slices: list[slice], values: Any, scale: Any) -> tuple[float, int]:
+def least_squares_r2(
+    rows: Rows, slices: list[slice], values: Any, scale: Any, rounding: Any = 0.0
+) -> tuple[float, int]:
     """The share of Z's variance that the best linear model of X explains, by QR of the rows.
 
     One triangle is carried from batch to batch, so that no covariance is ever formed: this shares nothing with Moments.
     Averaged over the columns of Z, each in units of its own spread. Also the number of directions that it could use: more
-    than a covariance shows, down to the rounding noise of the rows.
+    than a covariance shows. `rounding` as for `whitened`.
     """
     mean = sum(rows(part).sum(axis=0) for part in slices) / len(values)
     d = len(mean)
@@ -145,8 +159,9 @@ def least_squares_r2(rows: Rows, slices: list[slice], values: Any, scale: Any) -
         block = np.concatenate([(rows(part) - mean) / scale, Z[part]], axis=1)
         triangle = np.linalg.qr(np.concatenate([triangle, block]), mode="r")
     left, right = triangle[:d, :d], triangle[:d, d:]
-    U, s, _ = np.linalg.svd(left, full_matrices=False)
-    U = U[:, s > 1e-12 * max(float(s[0]), float(np.sqrt(len(values))))]
+    U, s, V = np.linalg.svd(left, full_matrices=False)
+    errors = np.sqrt(len(values)) * _rounding_alone(V, rounding)
+    U = U[:, s > np.maximum(errors, 1e-12 * max(float(s[0]), float(np.sqrt(len(values)))))]
     explained = ((U.T @ right) ** 2).sum()
     return float(min(explained / (Z**2).sum(), 1.0)), U.shape[1]
 
