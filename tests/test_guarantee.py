@@ -221,3 +221,26 @@ def test_cutoffs_survive_the_reference_failures(rng):
     erased = excise.erase(X, z)
     assert class_gap(X, z) > 2.3
     assert class_gap(erased, z) < 1000 * tolerance("float32")
+
+
+@pytest.mark.parametrize("d", [24, 256])
+def test_the_constant_direction_of_a_norm_is_left_alone(rng, d):
+    """The output of a LayerNorm in float32 varies by rounding errors alone in one direction: no eraser may lean on it."""
+    n = 20 * d
+    z = rng.integers(0, 3, n)
+    H = (rng.standard_normal((n, d)) + rng.standard_normal((3, d))[z]).astype(np.float32)
+    gain, offset = rng.uniform(0.2, 2, d).astype(np.float32), rng.standard_normal(d).astype(np.float32)
+    X = (H - H.mean(1, keepdims=True)) / np.sqrt(H.var(1, keepdims=True) + np.float32(1e-5)) * gain + offset
+    assert X.dtype == np.float32
+    spreads = np.sqrt(np.abs(np.linalg.eigvalsh(np.corrcoef(X.T.astype(float)))[:2]))
+    assert spreads[0] < 1e-6 < spreads[1]
+    eraser = excise.fit(X, z)
+    erased = eraser(X)
+    assert class_gap(X, z) > 0.3
+    assert class_gap(erased, z) < tolerance("float32") * 10
+    assert eraser.spectral_norm < 10
+    P, mean = leace_by_definition(X.astype(float)[:, :-1], one_hot(z))  # without a feature there is no such direction
+    least = np.mean(((X[:, :-1] - mean) @ (np.eye(d - 1) - P).T) ** 2)
+    assert np.mean((erased - X)[:, :-1].astype(float) ** 2) < least * (1 + 1e-4)
+    half = eraser(X.astype(np.float16)).astype(float)
+    assert np.abs(half - erased).max() < 0.02 * np.abs(X).max()

@@ -15,6 +15,8 @@ from excise._array import Array, convert, host, is_cupy, is_numpy, is_torch, nam
 
 __all__ = [
     "DEAD",
+    "FAINT",
+    "HIDDEN",
     "INFEASIBLE",
     "SAME_LEVEL",
     "UNEQUAL",
@@ -45,6 +47,8 @@ __all__ = [
 EPS64 = float(np.finfo(np.float64).eps)
 INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
 UNEQUAL = 1e-6  # relative differences of covariances above this are worth a warning
+HIDDEN = 0.05  # canonical correlations in unresolved directions above this are worth a warning
+FAINT = 1e-5  # directions of less spread, in units of the features', are rounding errors if rounding explains them
 DEAD = 1e-12  # spread of a feature, relative to the average, below which it counts as constant
 SAME_LEVEL = 1e-13  # eigenvalues in [0, 1] that differ by less are one
 
@@ -304,10 +308,16 @@ def whitening(R: Array, A: Array, eps: float) -> Whitening:
     low = values <= cutoff
     dropped = int(xp.sum(xp.astype(low, xp.int64)))
     # A direction below the cut-off has hardly any variance, but what there is may still be the concept: it stays, at
-    # the cut-off, unless its correlation with the concept is a rounding error too. The rest is left untouched.
+    # the cut-off, unless it holds next to nothing of the concept. The rest is left untouched.
     part = vectors.T @ A
     loudness = xp.sqrt(xp.sum(part * part, axis=1))
     silent = low & (loudness <= correlation_cutoff(*A.shape))
+    if cutoff < FAINT**2:  # weights above 1 / FAINT, to read rounding errors (a LayerNorm leaves such a direction)
+        quiet = low & (loudness <= HIDDEN * float(np.sqrt(cutoff)))
+        U = vectors.T @ basis(A)[0]
+        left = singular_values(xp.where(quiet[:, None], xp.zeros_like(U), U))
+        if left.shape[0] and float(left[-1]) > INFEASIBLE:
+            silent = quiet  # what is erased can be told without them
     raised = xp.where(low, xp.full_like(values, cutoff), values)
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(raised))
     hidden = float(xp.max(xp.where(low, loudness, xp.zeros_like(loudness)))) / float(np.sqrt(cutoff))

@@ -23,6 +23,9 @@ from excise.errors import InputError
 __all__ = ["Statistics", "join", "not_finite", "of_batch", "spread_columns"]
 
 EPS32, EPS64 = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
+# Numbers rounded to 24 bits put the square of that into every variance: what a LayerNorm leaves in the one direction that it
+# makes constant is two or three times as large, and must not pass for a feature.
+ROUNDED = 2.0**-48
 FLOAT64_WIDTH = 256  # up to so many features a float64 product costs little beside reading X
 WORKSPACE = 2**29  # bytes that the threads may hold in d x d matrices of their own
 PILOT_ROWS = 63
@@ -40,7 +43,7 @@ class Statistics:
     s_xx: Array  # (d, d), or (d,) where only variances are kept
     s_xz: Array  # (d, k)
     s_zz: Array  # (k, k)
-    eps: float  # machine epsilon of the product in s_xx
+    eps: float  # of the entries of s_xx, relative to the variances: machine epsilon of the product, or what rounding of X does
 
 
 @dataclass
@@ -61,7 +64,7 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
     with exact_products(X):
         d = X.shape[1]
         wide = d > FLOAT64_WIDTH and dtype_name(X) != "float64" and track_xx
-        eps = EPS32 if wide else EPS64
+        eps = EPS32 if wide else EPS64 if dtype_name(X) == "float64" else ROUNDED
         shift = _shift(X)
         weights = np.ones(z.n) if weight is None else weight
         n = float(weights.sum())

@@ -197,7 +197,8 @@ class Moments:
 
     @property
     def eps_xx(self) -> float:
-        """Machine epsilon of the arithmetic behind cov_xx: that of float32 for wide 16- and 32-bit data."""
+        """Relative error of cov_xx: for wide 16- and 32-bit data that of float32 products, for narrow such data what the
+        rounding of the numbers themselves adds."""
         return self.statistics.eps
 
     def to(self, device: Any) -> Moments:

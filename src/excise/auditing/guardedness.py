@@ -1,7 +1,8 @@
 """The paper's conditions for a guarded concept, each computed in a way of its own, so that each checks the others.
 
 All are statements about the audited rows. They are zero in exact arithmetic; here they must be zero to the last digits
-that the rows hold, and in directions that are nothing but rounding noise no larger than noise would be by chance.
+that the rows hold, and no larger than noise would be by chance where rounding is not small. Faint directions that hold
+nothing but rounding errors are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from excise.auditing.linear import (
 from excise.moments import Moments
 
 __all__ = ["Condition", "Guardedness", "gather", "guardedness"]
+
+ULPS = 8.0  # a direction that varies less than so many roundings holds what rounding made of it (a LayerNorm: two or three)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def guardedness(data: Audited, g: Gathered, quick: bool, seed: int) -> Guardedne
     columns = max(int(np.linalg.matrix_rank(np.asarray(g.after.cov_zz))), 1)
     noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
     chance = chance_correlation(n, columns, data.d)
-    rounding = data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
+    rounding = ULPS * data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
     white, white_before = whitened(g.after, g.scale, rounding), whitened(g.before, g.scale)
     # A direction of spread s shows rounding as a correlation of at most noise / s, and never more than by chance.
     allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)  # (r,)

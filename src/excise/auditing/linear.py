@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import EPS64, covariance_cutoff, inverse_root, scales
+from excise._linalg import EPS64, FAINT, covariance_cutoff, inverse_root, scales
 from excise.moments import Moments
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
 
 BITS = float(1.0 / np.log(2.0))
 IN_MEMORY = 2**28  # bytes of whitened rows
-FAINT = 1e-5  # a direction that varies less, in units of the features' spreads, may be left out if rounding explains it
 PASSES = 8  # over data that does not fit, before the logistic regression says that it has not converged
 
 Rows = Callable[[slice], Any]

@@ -9,6 +9,7 @@ import numpy as np
 
 from excise._array import Array, describe_device, host, namespace
 from excise._files import versions
+from excise._linalg import HIDDEN
 from excise.concept import Concept
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.moments import Moments, flat_labels
@@ -64,7 +65,7 @@ def warn_few_rows(m: Moments) -> None:
 
 
 def warn_hidden(hidden: float) -> None:
-    if hidden > 0.05:
+    if hidden > HIDDEN:
         warnings.warn(
             f"the concept shows in directions of X that hardly vary (below what the arithmetic can resolve; canonical "
             f"correlation about {min(1.0, hidden):.2g}): it is erased, but by a larger edit than the smallest possible; pass X as "
