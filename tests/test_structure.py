@@ -16,7 +16,7 @@ import excise
 SOURCE = Path(excise.__file__).parent
 # Left never imports right. Files that DESIGN.md does not name stand beside the room that they serve.
 ORDER = [
-    {"errors", "_array", "_chunks", "_linalg", "_labels", "_files", "_rounding", "concept"},
+    {"errors", "_array", "_chunks", "_linalg", "_whitening", "_labels", "_files", "_rounding", "concept"},
     {"_statistics", "_apply", "moments", "class_moments", "shrinkage"},
     {"eraser", "_module", "transport"},
     {"methods"},

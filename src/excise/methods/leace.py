@@ -16,11 +16,10 @@ from excise._linalg import (
     correlations_with,
     force_dual,
     inverse_root,
-    least_dual,
     scales,
     singular_values,
-    whitening,
 )
+from excise._whitening import least_dual, whitening
 from excise.eraser import AffineEraser
 from excise.errors import ExciseError
 from excise.methods._common import (

@@ -17,11 +17,10 @@ from excise._linalg import (
     basis,
     correlations_with,
     force_dual,
-    least_dual,
     scales,
     singular_values,
-    whitening,
 )
+from excise._whitening import least_dual, whitening
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseWarning, InputError
 from excise.methods._common import (

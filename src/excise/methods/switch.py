@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from excise._array import convert, host, namespace
-from excise._linalg import INFEASIBLE, basis_and_rows, least_dual, scales, share_outside, whitening
+from excise._linalg import INFEASIBLE, basis_and_rows, scales, share_outside
+from excise._whitening import least_dual, whitening
 from excise.eraser import AffineEraser
 from excise.errors import ConceptError, InputError
 from excise.methods._common import check_strength, correlation_matrix, describe, require_concept, warn_few_rows
