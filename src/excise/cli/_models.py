@@ -53,13 +53,15 @@ MarkdownOption = Annotated[Path | None, typer.Option("--markdown", help="Also wr
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw it (PNG, SVG or PDF).")]
 
 
-def open_data(path: Path, tokenizer: Any, limit: int | None = None) -> TaggedText:
-    """A tagged data set, checked against the model's tokenizer before any long work."""
+def open_data(model: str, gguf_file: str | None, *sets: tuple[Path, int | None]) -> list[TaggedText]:
+    """The first sequences of tagged data sets, checked against the model's tokenizer before any long work."""
     from excise.scrubbing.tagged import TaggedText
 
-    data = TaggedText.load(path)
-    data.check_tokenizer(tokenizer)
-    return data if limit is None else data[:limit]
+    opened = [(TaggedText.load(path), limit) for path, limit in sets]  # what is on disk is looked at before the hub
+    tokenizer = load_tokenizer(model, gguf_file)
+    for data, _ in opened:
+        data.check_tokenizer(tokenizer)
+    return [data if limit is None else data[:limit] for data, limit in opened]
 
 
 def check_outputs(*paths: Path | None, figure: Path | None = None) -> None:

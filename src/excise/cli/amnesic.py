@@ -20,7 +20,6 @@ from excise.cli._models import (
     ModelArgument,
     check_outputs,
     load_model,
-    load_tokenizer,
     open_data,
     write_table,
 )
@@ -64,9 +63,8 @@ def amnesic(
 
     check_outputs(json, csv, markdown, figure=figure)
     methods = method or ["leace", "inlp", "random"]
-    tokenizer = load_tokenizer(model, gguf_file)
-    fitting = open_data(fit, tokenizer, fit_limit).batches(batch_size, concept)
-    measured = open_data(data, tokenizer, limit).batches(batch_size, concept)
+    opened = open_data(model, gguf_file, (fit, fit_limit), (data, limit))
+    fitting, measured = (text.batches(batch_size, concept) for text in opened)
     options = {"inlp": {"rounds": rounds}} if "inlp" in methods else {}
     found = run(load_model(model, gguf_file, device, dtype), fitting, methods, measured, layer, options, seed)
     typer.echo(str(found))

@@ -22,7 +22,6 @@ from excise.cli._models import (
     ModelArgument,
     check_outputs,
     load_model,
-    load_tokenizer,
     open_data,
     write_table,
 )
@@ -99,9 +98,9 @@ def evaluate(
         )
     if layers and not scrubber:
         raise ExciseError("--layers shows the concept before and after scrubbing: pass --scrubber too")
-    tokenizer = load_tokenizer(model, gguf_file)
-    batches = open_data(data, tokenizer, limit).batches(batch_size, concept)
-    fitting = None if fit is None else open_data(fit, tokenizer, fit_limit).batches(batch_size, concept)
+    sets = [(data, limit), *([] if fit is None else [(fit, fit_limit)])]
+    batches, *rest = (text.batches(batch_size, concept) for text in open_data(model, gguf_file, *sets))
+    fitting = rest[0] if rest else None
     chosen: dict[str, Any] = {"none": None}
     for folder in scrubber or []:
         loaded = load(folder)

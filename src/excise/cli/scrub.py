@@ -17,7 +17,6 @@ from excise.cli._models import (
     LimitOption,
     ModelArgument,
     load_model,
-    load_tokenizer,
     open_data,
 )
 from excise.cli._shared import options_of, plain_warnings
@@ -70,7 +69,7 @@ def scrub(
     check_method(method, options)  # before any long work
     if not output.parent.is_dir():
         raise ExciseError(f"cannot write {output}: the folder {output.parent} does not exist")
-    batches = open_data(data, load_tokenizer(model, gguf_file), limit).batches(batch_size, concept)
+    batches = open_data(model, gguf_file, (data, limit))[0].batches(batch_size, concept)
     chosen = sites[0] if sites is not None and len(sites) == 1 else sites
     with plain_warnings():
         scrubber = run(

@@ -69,6 +69,8 @@ def tag(
         raise ExciseError(f"--where takes column=value, got {where[0]!r}" if where else "")
     if not output.parent.is_dir():
         raise ExciseError(f"cannot write {output}: the folder {output.parent} does not exist")
+    if not text.exists():
+        raise ExciseError(f"no such file: {text}")
     names = None if like is None else TaggedText.load(like).names
     if spacy is not None:
         if len(concept) != 1 or not text.is_file():

@@ -53,7 +53,9 @@ def open_array(path: Path, key: str | None, what: str) -> ArraySource:
 def _chosen(path: Path, names: list[str], key: str | None, what: str) -> str:
     if key is None:
         if len(names) != 1 and what not in names:
-            raise InputError(f"{path} holds the arrays {', '.join(names)}: say which one is {what}")
+            raise InputError(
+                f"{path} holds the arrays {', '.join(names)}: say which one is {what} (--features and --concept on the command line)"
+            )
         return what if what in names else names[0]
     if key not in names:
         raise InputError(f"{path} has no array {key!r}; it holds {', '.join(names)}")
