@@ -119,6 +119,28 @@ def test_missing_things_are_named_before_any_work(tmp_path):
         reproduce("oracle", tmp_path / "out", Options(tmp_path), quick=True, show=False)
 
 
+def test_sentences_of_a_hub_table():
+    """Labels as numbers with names; the line of a multiword token is no word; a sentence that its words do not spell is left out."""
+    from types import SimpleNamespace
+
+    from excise.experiments.language import _sentences
+
+    names = ["_", "AUX", "PART", "PRON"]
+    rows = [
+        {"text": "I don't", "tokens": ["I", "don't", "do", "n't"], "upos": [3, 0, 1, 2]},
+        {"text": "du", "tokens": ["du", "de", "le"], "upos": [0, 1, 1]},
+    ]
+    label = SimpleNamespace(feature=SimpleNamespace(int2str=names.__getitem__))
+
+    class Table(list):
+        features = {"upos": label}  # noqa: RUF012
+
+    (found,) = _sentences(Table(rows))
+    assert list(zip(found.starts, found.ends, found.labels["upos"], strict=True)) == [
+        (0, 1, "PRON"), (2, 4, "AUX"), (4, 7, "PART"),
+    ]  # fmt: skip
+
+
 def test_a_broken_theorem_is_an_error_but_is_written(tmp_path):
     broken = Outcome(["a"], [[1]], [Finding("one is two", False, theorem=True)], lambda figure: figure.subplots())
     with pytest.raises(excise.ExciseError, match="one is two"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from excise.experiments.language import fresh, load, masked_model
+from excise.experiments.language import fresh, load, masked_model, universal_dependencies
 from excise.experiments.running import Finding, Outcome, Run
 from excise.reporting.svg import COLOURS, LINES, MARKERS
 
 __all__ = ["PAPER", "experiment"]
 
-PAPER = "bert-base-uncased on English UD: LEACE hurts most in the first layers, INLP in others and far more; random hardly at all."
+PAPER = (
+    "bert-base-uncased on English UD: LEACE (rank 17) changes loss and accuracy mildly until layer 8 of 12, most at layer 11; INLP (20 rounds, "
+    "rank 360, above majority still) most at layer 6."
+)
 PAPER_MODEL = "bert-base-uncased"
 METHODS = ("leace", "inlp", "random")
 
@@ -19,8 +22,8 @@ METHODS = ("leace", "inlp", "random")
 def experiment(run: Run, options: Any) -> Outcome:
     """pocket-bert on UD EWT where local folders are given."""
     named = masked_model(options, PAPER_MODEL)
-    sizes = (1_500, 1_500) if run.quick else (6_000, 6_000)
-    at = load(run, options, named, sizes, 128)
+    sizes = (1_500, 1_500) if run.quick else (6_000, 6_000) if options.data else (250_000, 30_000)
+    at = load(run, options, named, sizes, universal_dependencies, 128)
     found = run.step(named.name, partial(_measure, at, run))
     layers = sorted({row["layer"] for row in found["rows"]})
     clean = [row for row in found["rows"] if row["method"] == "none"]

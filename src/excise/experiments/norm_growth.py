@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.experiments.language import causal_models, load
+from excise.experiments.language import causal_models, load, pile
 from excise.experiments.running import Finding, Outcome, Run
 from excise.reporting.svg import COLOURS, LINES, MARKERS
 
@@ -23,7 +23,7 @@ def experiment(run: Run, options: Any) -> Outcome:
     """pocket-neox on UD EWT where local folders are given."""
     named = causal_models(options, PAPER_MODELS)[0]
     sizes = (1_500, 1_000) if run.quick else (60_000, 20_000)
-    at = load(run, options, named, sizes)
+    at = load(run, options, named, sizes, pile)
     found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run)) for name in SETTINGS}
     rows = [
         [name, site, ratio, held, norm, mix]

@@ -7,17 +7,21 @@ import warnings
 from functools import partial
 from typing import Any
 
-from excise.experiments.language import causal_models, fresh, load, small_enough
+from excise.experiments.language import causal_models, fresh, load, pile, red_pajama, small_enough
 from excise.experiments.running import Finding, Outcome, Run
 from excise.reporting.svg import COLOURS
 
 __all__ = ["PAPER", "experiment"]
 
 PAPER = (
-    "bits per byte, none / random / LEACE / SAL / unigram: LLaMA 7B 0.69 / 0.69 / 1.73 / 3.24 / 2.90; Pythia 160M 0.90 / 0.99 / 2.79 / "
-    "3.53 / 2.66; Pythia 12B 0.62 / 0.63 / 3.20 / 4.69 / 2.66."
+    "bits per byte, none / random / LEACE / SAL / unigram: LLaMA 7B 0.69 / 0.69 / 1.73 / 3.24 / 2.90, 13B 0.66 / 0.66 / 1.84 / 3.26 / 2.90, "
+    "30B 0.62 / 0.62 / 1.96 / 3.16 / 2.90; Pythia 160M 0.90 / 0.99 / 2.79 / 3.53 / 2.66, 1.4B 0.70 / 0.72 / 2.25 / 3.44 / 2.66, "
+    "6.9B 0.64 / 0.66 / 3.57 / 4.17 / 2.66, 12B 0.62 / 0.63 / 3.20 / 4.69 / 2.66."
 )
-PAPER_MODELS = ["EleutherAI/pythia-160m", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-6.9b"]
+PAPER_MODELS = [
+    *(f"EleutherAI/pythia-{size}" for size in ("160m", "1.4b", "6.9b", "12b")),
+    *(f"huggyllama/llama-{size}" for size in ("7b", "13b", "30b")),
+]
 ROWS = ("none", "random", "leace", "sal", "leace, not sequential", "inlp")
 
 
@@ -31,7 +35,7 @@ def experiment(run: Run, options: Any) -> Outcome:
     costs, tokens = {}, {}
     for named in models:
         fit, test, held = _sizes(run, options, named.name)
-        at = load(run, options, named, (fit, test))
+        at = load(run, options, named, (fit, test), red_pajama if "llama" in named.name else pile)
         found = {name: run.step(f"{named.name}: {name}", partial(_measure, at, name, run, held)) for name in ROWS}
         tokens[named.name] = {
             "fitted": at.train.tokens,

@@ -25,6 +25,7 @@ __all__ = [
     "bold",
     "digest",
     "embed",
+    "from_hub",
     "labelled_sets",
     "local",
     "package_folder",
@@ -125,31 +126,42 @@ def adult(run: Run, folder: Path | None) -> Labelled:
     return Labelled("Adult", sex, X=X[:, X.std(axis=0) > 0], task=job)
 
 
-def bios(run: Run, name: str) -> Labelled:
-    """Biographies by hub name (LabHC/bias_in_bios): profession and gender.
+def from_hub(run: Run, name: str, *config: str, packages: tuple[str, ...] = (), **given: Any) -> Any:
+    """A data set by hub name, as the package `datasets` gives it.
 
     Raises:
-        ExciseError: the package or the data set cannot be reached.
+        ExciseError: a package is missing, or the data set cannot be reached.
     """
-    if importlib.util.find_spec("datasets") is None:
-        raise ExciseError(
-            f"{name} comes from the hub: pip install datasets, or pass --data for local files of the same kind"
-        )
+    for package in ("datasets", *packages):
+        if importlib.util.find_spec(package) is None:
+            raise ExciseError(
+                f"{name} comes from the hub and needs {package}: pip install {package}, or pass --data for local files of the same "
+                f"kind"
+            )
     datasets: Any = importlib.import_module("datasets")
-
+    run.say(f"{name} from the hub ...")
     try:
-        table = datasets.load_dataset(name, split="train")
+        return datasets.load_dataset(name, *config, **given)
     except Exception as error:
         raise ExciseError(
-            f"the data set {name} could not be loaded ({type(error).__name__}): check the network, or pass --data for local files "
-            f"of the same kind"
+            f"the data set {name} could not be loaded ({type(error).__name__}: {error}): check the network, or pass --data for "
+            f"local files of the same kind"
         ) from error
+
+
+def bios(run: Run, name: str) -> Labelled:
+    """Biographies by hub name (LabHC/bias_in_bios): profession and gender."""
+    table = from_hub(run, name, split="train")
     run.used(name, str(getattr(table, "_fingerprint", "")))
-    return Labelled(
-        name,
-        np.array(table["gender"]).astype(str),
-        list(table["hard_text"]),
-        task=np.array(table["profession"]).astype(str),
+    return _some(
+        run,
+        Labelled(
+            name,
+            np.array(table["gender"]).astype(str),
+            list(table["hard_text"]),
+            task=np.array(table["profession"]).astype(str),
+        ),
+        2000,
     )
 
 
@@ -203,6 +215,8 @@ def embed(run: Run, data: Labelled, model: str | Path, pool: str = "mean") -> An
     try:
         tokenizer: Any = AutoTokenizer
         tokenizer, encoder = tokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        encoder.to(device)
     except OSError as error:
         raise ExciseError(
             f"the model {model} could not be loaded: pass --model with a local folder ({error})"
@@ -212,9 +226,9 @@ def embed(run: Run, data: Labelled, model: str | Path, pool: str = "mean") -> An
         for begin in range(0, len(data.texts), 32):
             batch = tokenizer(
                 data.texts[begin : begin + 32], padding=True, truncation=True, max_length=256, return_tensors="pt"
-            )
+            ).to(device)
             hidden, mask = encoder(**batch).last_hidden_state, batch["attention_mask"][..., None]
-            out.append((hidden[:, 0] if pool == "cls" else (hidden * mask).sum(1) / mask.sum(1)).float().numpy())
+            out.append((hidden[:, 0] if pool == "cls" else (hidden * mask).sum(1) / mask.sum(1)).float().cpu().numpy())
             if begin % 320 == 0:
                 run.say(f"embedding {data.name}: {begin:,} of {len(data.texts):,}")
     X = np.concatenate(out)
