@@ -223,24 +223,56 @@ def test_cutoffs_survive_the_reference_failures(rng):
     assert class_gap(erased, z) < 1000 * tolerance("float32")
 
 
+@pytest.mark.parametrize("held_as", ["float32", "float64"])
+@pytest.mark.parametrize("bias", [1.0, 20.0])
 @pytest.mark.parametrize("d", [24, 256])
-def test_the_constant_direction_of_a_norm_is_left_alone(rng, d):
+def test_the_constant_direction_of_a_norm_is_left_alone(rng, d, bias, held_as):
     """The output of a LayerNorm in float32 varies by rounding errors alone in one direction: no eraser may lean on it."""
     n = 20 * d
     z = rng.integers(0, 3, n)
     H = (rng.standard_normal((n, d)) + rng.standard_normal((3, d))[z]).astype(np.float32)
-    gain, offset = rng.uniform(0.2, 2, d).astype(np.float32), rng.standard_normal(d).astype(np.float32)
+    gain, offset = rng.uniform(0.2, 2, d).astype(np.float32), (bias * rng.standard_normal(d)).astype(np.float32)
     X = (H - H.mean(1, keepdims=True)) / np.sqrt(H.var(1, keepdims=True) + np.float32(1e-5)) * gain + offset
     assert X.dtype == np.float32
+    X = X.astype(held_as)
     spreads = np.sqrt(np.abs(np.linalg.eigvalsh(np.corrcoef(X.T.astype(float)))[:2]))
-    assert spreads[0] < 1e-6 < spreads[1]
+    assert spreads[0] < 1e-5 < 1e-3 < spreads[1]
     eraser = excise.fit(X, z)
     erased = eraser(X)
     assert class_gap(X, z) > 0.3
-    assert class_gap(erased, z) < tolerance("float32") * 10
+    assert class_gap(erased, z) < tolerance("float32") * 10 * (1 + bias)
     assert eraser.spectral_norm < 10
     P, mean = leace_by_definition(X.astype(float)[:, :-1], one_hot(z))  # without a feature there is no such direction
     least = np.mean(((X[:, :-1] - mean) @ (np.eye(d - 1) - P).T) ** 2)
     assert np.mean((erased - X)[:, :-1].astype(float) ** 2) < least * (1 + 1e-4)
     half = eraser(X.astype(np.float16)).astype(float)
     assert np.abs(half - erased).max() < 0.02 * np.abs(X).max()
+
+
+@pytest.mark.parametrize("d", [2, 8, 32])
+def test_what_an_erasure_emptied_is_no_reason_to_move_anything_else(rng, d):
+    """Float32 rows that were erased before hold rounding errors in the emptied direction: erasing again must read it there."""
+    n = 2000
+    z, y = rng.standard_normal((2, n))
+    X = rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + np.outer(z, rng.standard_normal(d))
+    X = (X + np.outer(y, rng.standard_normal(d))).astype(np.float32)
+    once = excise.erase(X, y)
+    variance = once.astype(float).var(axis=0).sum()
+    assert mean_squared_edit(X, once) > 1e-3 * variance
+    assert mean_squared_edit(once, excise.erase(once, y)) < 1e-9 * variance
+    if d > 2:
+        alone, both = excise.erase(once, z), excise.erase(once, np.c_[z, y])
+        assert mean_squared_edit(once, both) == pytest.approx(mean_squared_edit(once, alone), rel=1e-4)
+
+
+@pytest.mark.parametrize("difference", [1e-9, 4e-9, 1e-6])
+def test_a_concept_in_the_small_difference_of_two_copies(rng, difference):
+    n = 1000
+    z1, z2 = rng.standard_normal((2, n))
+    C = np.c_[np.ones(n), z1, z2]
+    B = rng.standard_normal((n, 4))
+    B -= C @ np.linalg.lstsq(C, B, rcond=None)[0]
+    X = np.c_[B[:, 0] + z1, B[:, 0] + z1 + difference * (z2 + B[:, 1]), B[:, 1:]]
+    erased = excise.erase(X, np.c_[z1, z2])
+    assert correlation(X, z1) > 0.5
+    assert (erased.std(0) < 1.1 * X.std(0)).all()

@@ -14,10 +14,12 @@ from excise._array import Array, host, namespace
 
 __all__ = [
     "DEAD",
+    "DISPENSABLE",
     "FAINT",
     "HIDDEN",
     "INFEASIBLE",
     "SAME_LEVEL",
+    "ULPS",
     "UNEQUAL",
     "basis",
     "basis_and_rows",
@@ -45,7 +47,9 @@ EPS64 = float(np.finfo(np.float64).eps)
 INFEASIBLE = 1e-7  # sines of angles, and shares, below this: two subspaces meet
 UNEQUAL = 1e-6  # relative differences of covariances above this are worth a warning
 HIDDEN = 0.05  # canonical correlations in unresolved directions above this are worth a warning
-FAINT = 1e-5  # directions of less spread, in units of the features', are rounding errors if rounding explains them
+FAINT = 1e-5  # directions of less spread, in units of the features', are rounding errors if rounding explains them:
+ULPS = 8.0  # if they vary by less than so many roundings do (what a LayerNorm leaves varies by two or three)
+DISPENSABLE = 0.2  # such a direction is left alone if not more than this share of what is erased is best told by it
 DEAD = 1e-12  # spread of a feature, relative to the average, below which it counts as constant
 SAME_LEVEL = 1e-13  # eigenvalues in [0, 1] that differ by less are one
 

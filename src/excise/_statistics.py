@@ -17,15 +17,13 @@ import numpy as np
 
 from excise._array import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
 from excise._chunks import chunked, worker_count
+from excise._linalg import data_eps
 from excise.concept import Encoded
 from excise.errors import InputError
 
 __all__ = ["Statistics", "join", "not_finite", "of_batch", "spread_columns"]
 
 EPS32, EPS64 = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
-# Numbers rounded to 24 bits put the square of that into every variance: what a LayerNorm leaves in the one direction that it
-# makes constant is two or three times as large, and must not pass for a feature.
-ROUNDED = 2.0**-48
 FLOAT64_WIDTH = 256  # up to so many features a float64 product costs little beside reading X
 WORKSPACE = 2**29  # bytes that the threads may hold in d x d matrices of their own
 PILOT_ROWS = 63
@@ -43,7 +41,8 @@ class Statistics:
     s_xx: Array  # (d, d), or (d,) where only variances are kept
     s_xz: Array  # (d, k)
     s_zz: Array  # (k, k)
-    eps: float  # of the entries of s_xx, relative to the variances: machine epsilon of the product, or what rounding of X does
+    eps: float  # machine epsilon of the product in s_xx
+    roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
 
 
 @dataclass
@@ -64,7 +63,7 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
     with exact_products(X):
         d = X.shape[1]
         wide = d > FLOAT64_WIDTH and dtype_name(X) != "float64" and track_xx
-        eps = EPS32 if wide else EPS64 if dtype_name(X) == "float64" else ROUNDED
+        eps = EPS32 if wide else EPS64
         shift = _shift(X)
         weights = np.ones(z.n) if weight is None else weight
         n = float(weights.sum())
@@ -104,19 +103,29 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         s_xz = cross.T - total[:, None] * mean_z[None, :]
         s_xx = products - n * offset[:, None] * offset[None, :] if track_xx else products - n * offset * offset
         center_z = mean_z if z.codes is not None else mean_z + convert(shift_z, X)
-        return Statistics(n, z.n, shift + offset, center_z, s_xx, s_xz, s_zz, eps)
+        return Statistics(n, z.n, shift + offset, center_z, s_xx, s_xz, s_zz, eps, _roundoff(X))
+
+
+def _few_rows(X: Array) -> Array:
+    n = X.shape[0]
+    rows = np.unique(np.linspace(0, n - 1, min(n, PILOT_ROWS)).astype(np.int64))
+    rows = rows[: len(rows) - (len(rows) + 1) % 2]  # an odd number has a middle
+    return X[rows] if is_numpy(X) else X[convert(rows, X)]
+
+
+def _roundoff(X: Array) -> float:
+    """Of the numbers in X; float64 on the host that holds float32 numbers has the roundoff of float32."""
+    dtype = dtype_name(X)
+    return data_eps(host(_few_rows(X)) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
 
 
 def _shift(X: Array) -> Array:
     """(d,) float64: the median of a few rows, feature by feature; a value that occurs, so constants stay exact."""
-    n = X.shape[0]
-    rows = np.unique(np.linspace(0, n - 1, min(n, PILOT_ROWS)).astype(np.int64))
-    rows = rows[: len(rows) - (len(rows) + 1) % 2]  # an odd number has a middle
-    few = X[rows] if is_numpy(X) else X[convert(rows, X)]
+    few = _few_rows(X)
     if is_numpy(X) or on_host(X):
         return convert(np.median(host(few).astype(np.float64), axis=0), X)
     xp = namespace(X)
-    return xp.sort(xp.astype(few, xp.float64), axis=0)[len(rows) // 2]
+    return xp.sort(xp.astype(few, xp.float64), axis=0)[few.shape[0] // 2]
 
 
 def _sum_host(
@@ -276,6 +285,7 @@ def join(a: Statistics, b: Statistics) -> Statistics:
         s_xz=a.s_xz + b.s_xz + weight * dx[:, None] * dz[None, :],
         s_zz=a.s_zz + b.s_zz + weight * dz[:, None] * dz[None, :],
         eps=max(a.eps, b.eps),
+        roundoff=max(a.roundoff, b.roundoff),
     )
 
 

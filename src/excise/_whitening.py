@@ -8,16 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from excise._array import Array, convert, is_cupy, is_numpy, is_torch, namespace
-from excise._linalg import (
-    FAINT,
-    HIDDEN,
-    INFEASIBLE,
-    basis,
-    correlation_cutoff,
-    covariance_cutoff,
-    force_dual,
-    singular_values,
-)
+from excise._linalg import DISPENSABLE, FAINT, basis, correlation_cutoff, covariance_cutoff, force_dual
 
 __all__ = ["Whitening", "least_dual", "whitening"]
 
@@ -87,43 +78,60 @@ def least_dual(F: Whitening, U: Array) -> Array:
     return force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
 
 
-def whitening(R: Array, A: Array, eps: float) -> Whitening:
+def whitening(R: Array, A: Array, eps: float, rounding: Array) -> Whitening:
     """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`, to whiten the correlations A (d, k).
 
     Cholesky where R is well enough conditioned, by an estimate and not by waiting for a failure: on exactly
-    singular matrices Cholesky often succeeds. Otherwise an eigendecomposition. R is used up: its memory may be
-    overwritten.
+    singular matrices Cholesky often succeeds. Otherwise an eigendecomposition. `rounding` (d,) is what rounding does to
+    the features, in their standard deviations. R is used up: its memory may be overwritten.
     """
     d = R.shape[0]
     xp = namespace(R)
     size = float(xp.linalg.vector_norm(R))  # at least the greatest eigenvalue
     diagonal = xp.linalg.diagonal(R) + 0.0
+    faint = min(float(xp.max(rounding)), FAINT) ** 2
     lower = _cholesky(R)
     if lower is not None:
         smallest = 1.0 / _inverse_norm(lower)
-        if smallest > covariance_cutoff(d, eps, size):
+        if smallest > max(covariance_cutoff(d, eps, size), faint):
             return _Cholesky(lower, smallest / size, kept=d)
     _restore(R, diagonal)
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
     cutoff = covariance_cutoff(d, eps, top)
     low = values <= cutoff
-    dropped = int(xp.sum(xp.astype(low, xp.int64)))
     # A direction below the cut-off has hardly any variance, but what there is may still be the concept: it stays, at
-    # the cut-off, unless it holds next to nothing of the concept. The rest is left untouched.
+    # the cut-off, unless its correlation with the concept is a rounding error too. The rest is left untouched.
     part = vectors.T @ A
     loudness = xp.sqrt(xp.sum(part * part, axis=1))
     silent = low & (loudness <= correlation_cutoff(*A.shape))
-    if cutoff < FAINT**2:  # weights above 1 / FAINT, to read rounding errors (a LayerNorm leaves such a direction)
-        quiet = low & (loudness <= HIDDEN * float(np.sqrt(cutoff)))
-        U = vectors.T @ basis(A)[0]
-        left = singular_values(xp.where(quiet[:, None], xp.zeros_like(U), U))
-        if left.shape[0] and float(left[-1]) > INFEASIBLE:
-            silent = quiet  # what is erased can be told without them
     raised = xp.where(low, xp.full_like(values, cutoff), values)
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(raised))
-    hidden = float(xp.max(xp.where(low, loudness, xp.zeros_like(loudness)))) / float(np.sqrt(cutoff))
+    errors = xp.sqrt(xp.sum((vectors * rounding[:, None]) ** 2, axis=0))
+    bound = xp.where(errors < FAINT, errors, xp.full_like(errors, FAINT))
+    left_alone = _dispensable((vectors.T @ basis(A)[0]) * weights[:, None], values <= bound * bound)
+    weights = xp.where(left_alone, xp.zeros_like(weights), weights)
+    dropped = int(xp.sum(xp.astype(low | left_alone, xp.int64)))
+    missed = xp.where(low & ~left_alone, loudness, xp.zeros_like(loudness))
+    hidden = float(xp.max(missed)) / float(np.sqrt(cutoff))
     return _Eigen(vectors, weights, max(float(values[0]) / top, 0.0), d - dropped, dropped, hidden)
+
+
+def _dispensable(B: Array, faint: Array) -> Array:
+    """(d,) which of the faint directions nothing much is told by; B (d, r) is what is erased, whitened.
+
+    Faint directions hold rounding errors: the output of a LayerNorm has one. To read a concept there takes weights above
+    1e5, and the next rounding undoes it. But what is erased may be there and nowhere else (what an earlier erasure left
+    of another concept, a small difference of two copies), and telling it by other directions would cost them dearly.
+    The leverage of a direction is the share of B that is lost without it.
+    """
+    xp = namespace(B)
+    if B.shape[1] == 0:
+        return faint & False
+    leverage = xp.sum(xp.linalg.qr(B)[0] ** 2, axis=1)
+    out = faint & (leverage <= DISPENSABLE)
+    together = float(xp.sum(xp.where(out, leverage, xp.zeros_like(leverage))))
+    return out if together <= 2 * DISPENSABLE else faint & False
 
 
 def _cholesky(R: Array) -> Array | None:

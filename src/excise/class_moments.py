@@ -144,6 +144,7 @@ class ClassMoments:
             "n": [part.n for part in parts],
             "rows": [part.rows for part in parts],
             "eps": [part.eps_xx for part in parts],
+            "roundoff": [part.statistics.roundoff for part in parts],
         }
         arrays = {"mean_x": self.means, "s_xx": _stacked([part.statistics.s_xx for part in parts])}
         _files.write(path, "ClassMoments", arrays, about)
@@ -156,6 +157,8 @@ class ClassMoments:
             sums |= {"mean_z": np.ones(1), "s_xz": np.zeros((sums["mean_x"].shape[0], 1)), "s_zz": np.zeros((1, 1))}
             one = _single(out.concept, name).to_dict()
             stored = {"n": about["n"][i], "rows": about["rows"][i], "eps": about["eps"][i], "concept": one}
+            if "roundoff" in about:
+                stored["roundoff"] = about["roundoff"][i]
             out._parts[name_order(name)] = Moments.from_stored(sums, stored)
         return out
 

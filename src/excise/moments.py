@@ -6,12 +6,14 @@ Streaming, out-of-core, multi-GPU and cluster fitting are all `Moments.merge`.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from excise import _files
 from excise._array import Array, as_rows, check_features, computable, convert, describe_device, host, namespace
+from excise._linalg import ULPS, scales
 from excise._statistics import Statistics, join, not_finite, of_batch, spread_columns
 from excise.concept import Concept
 from excise.errors import ConceptError, InputError
@@ -197,9 +199,15 @@ class Moments:
 
     @property
     def eps_xx(self) -> float:
-        """Relative error of cov_xx: for wide 16- and 32-bit data that of float32 products, for narrow such data what the
-        rounding of the numbers themselves adds."""
+        """Machine epsilon of the arithmetic behind cov_xx: that of float32 for wide 16- and 32-bit data."""
         return self.statistics.eps
+
+    @property
+    def rounding(self) -> Array:
+        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations."""
+        s = self.statistics
+        xp = namespace(s.mean_x)
+        return ULPS * s.roundoff * xp.sqrt(s.mean_x**2 + self.var_x) / scales(self.var_x)
 
     def to(self, device: Any) -> Moments:
         """The same moments on another device, as PyTorch tensors ("numpy" for NumPy arrays)."""
@@ -210,12 +218,13 @@ class Moments:
         """Write a safetensors file that `excise.load` reads; a crash leaves no half file."""
         s = self.statistics
         arrays = {name: getattr(s, name) for name in ARRAYS}
-        about = {"n": s.n, "rows": s.rows, "eps": s.eps, "concept": self.concept.to_dict()}
+        about = {"n": s.n, "rows": s.rows, "eps": s.eps, "roundoff": s.roundoff, "concept": self.concept.to_dict()}
         _files.write(path, "Moments", arrays, about)
 
     @staticmethod
     def from_stored(arrays: dict[str, Array], about: dict[str, Any]) -> Moments:
-        statistics = Statistics(n=about["n"], rows=about["rows"], eps=about["eps"], **arrays)
+        known = {name: about.get(name, 0.0) for name in ("eps", "roundoff")}
+        statistics = Statistics(n=about["n"], rows=about["rows"], **known, **arrays)
         return Moments.from_statistics(statistics, Concept.from_dict(about["concept"]))
 
     @staticmethod
@@ -233,7 +242,7 @@ ARRAYS = ("mean_x", "mean_z", "s_xx", "s_xz", "s_zz")
 
 
 def _moved(s: Statistics, like: Array) -> Statistics:
-    return Statistics(n=s.n, rows=s.rows, eps=s.eps, **{name: convert(getattr(s, name), like) for name in ARRAYS})
+    return replace(s, **{name: convert(getattr(s, name), like) for name in ARRAYS})
 
 
 def _target(device: Any) -> Array:

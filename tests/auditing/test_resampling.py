@@ -9,7 +9,7 @@ from scipy.stats import kstest
 import excise
 from excise.auditing.audited import read_audited
 from excise.auditing.held_out import refitted, unseen_p_value
-from excise.auditing.resampling import bootstrap, null_in_words, permutation_test
+from excise.auditing.resampling import bootstrap, permutation_test
 from excise.auditing.splits import chosen_rows, rotations
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
@@ -55,6 +55,44 @@ def test_a_concept_is_found_in_groups(labels, rng):
     assert permutation_test(X, z[:, None] * 1.0, False, 0, groups=groups)[0] < 0.001
 
 
+def test_a_few_labels_that_deviate_hide_nothing(rng):
+    """Person and sentence: the concept is the person's, but five labels of 500 are wrong."""
+    groups = np.repeat(np.arange(100), 5)
+    z = rng.integers(0, 2, 100)[groups]
+    X = rng.standard_normal((500, 4))
+    X[:, 0] += 3 * z
+    z[rng.choice(500, 5, replace=False)] ^= 1
+    p, effect = permutation_test(X, z, True, 0, groups=groups)
+    assert p < 0.001
+    assert effect < 0.6
+    both = np.c_[z, rng.standard_normal(500)]  # one column per person, one per sentence
+    assert permutation_test(X, both, False, 0, groups=groups)[0] < 0.001
+
+
+@pytest.mark.parametrize(("large", "small"), [((3, 100), (60, 5)), ((2, 100), (50, 1)), ((10, 50), (50, 5))])
+def test_sizes_of_groups_that_go_with_the_label_are_no_signal(large, small):
+    """Three long documents of one class and sixty short ones of the other."""
+    alarms = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        count, size = (np.array(v) for v in zip(large, small, strict=True))
+        groups = np.repeat(np.arange(count.sum()), np.repeat(size, count))
+        z = (groups < count[0]).astype(int)
+        X = rng.standard_normal((count.sum(), 4))[groups] + 0.3 * rng.standard_normal((len(groups), 4))
+        alarms += permutation_test(X, z, True, seed, 199, groups)[0] <= 0.05
+    assert alarms <= 18
+
+
+def test_a_column_that_is_constant_in_the_unseen_rows(rng):
+    X = rng.standard_normal((300, 4))
+    z = np.c_[rng.standard_normal(300), np.zeros(300)]
+    alone = permutation_test(X, z[:, :1], False, 0)
+    assert permutation_test(X, z, False, 0) == alone
+    assert permutation_test(X, np.zeros((300, 2)), False, 0) == (1.0, 1.0)
+    z[200, 1] = 1.0
+    assert excise.audit(X, z, refit="leace", quick=True).held_out.p_value > 0.001
+
+
 def test_groups_of_one_row_are_rows(rng):
     X, z = rng.standard_normal((200, 3)), rng.integers(0, 3, 200)
     X[:, 0] += 0.1 * z
@@ -65,13 +103,17 @@ def test_groups_of_one_row_are_rows(rng):
 
 def test_statistic_is_the_weighted_pillai_trace(rng):
     """T of one order of the labels, written out: regress every weighted principal direction on the labels."""
-    from excise.auditing.resampling import _white_scores
+    from excise.auditing.resampling import _Part
 
     Q, z = rng.standard_normal((60, 4)), rng.standard_normal((60, 2))
     Q -= Q.mean(axis=0)
     design = np.c_[np.ones(60), z]
     explained = sum(np.sum((design @ np.linalg.lstsq(design, column, rcond=None)[0]) ** 2) for column in Q.T)
-    assert np.sum(_white_scores(Q, z[None], np.ones(60)) ** 2) == pytest.approx(explained, rel=1e-9)
+    part = _Part(Q, z - z.mean(axis=0))
+    assert np.sum(part.scores(part.Z[None]) ** 2) * part.usual**2 == pytest.approx(explained, rel=1e-9)
+    rng_orders = np.random.default_rng(0)
+    drawn = part.scores(np.stack([part.Z[part.order(rng_orders)] for _ in range(2000)]))
+    assert np.mean((drawn**2).sum(axis=(1, 2))) == pytest.approx(1.0, rel=0.05)
 
 
 def test_interval_of_groups_covers(rng):
@@ -92,6 +134,5 @@ def test_audit_says_what_it_permuted(rng):
     groups = np.repeat(np.arange(60), 4)
     z = rng.integers(0, 2, 60)[groups]
     X = rng.standard_normal((240, 3))
-    assert "whole groups" in excise.audit(X, z, refit="leace", groups=groups, quick=True).held_out.null
-    assert "within a group" in null_in_words(rng.integers(0, 2, 240), groups)
+    assert "the groups' labels" in excise.audit(X, z, refit="leace", groups=groups, quick=True).held_out.null
     assert "group" not in excise.audit(X, z, refit="leace", quick=True).held_out.null

@@ -241,7 +241,10 @@ def _check_groups(groups: Any, lead: tuple[int, ...], n: int) -> Any:
     flat = np.asarray(flat_labels(groups, lead)).reshape(-1)
     if len(flat) != n:
         raise InputError(f"X has {n} rows, but there are {len(flat)} groups: pass one group per row")
-    return flat
+    try:
+        return np.unique(flat, return_inverse=True)[1].reshape(-1)
+    except TypeError:
+        raise InputError("groups mixes values of several types (or has None): pass numbers or strings alone") from None
 
 
 def _describe_data(data: Audited, task: Any) -> dict[str, Any]:

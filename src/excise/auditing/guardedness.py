@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import chance_correlation, rounding_share
+from excise._linalg import ULPS, chance_correlation, rounding_share
 from excise.auditing.audited import Audited
 from excise.auditing.linear import (
     BITS,
@@ -27,8 +27,6 @@ from excise.auditing.linear import (
 from excise.moments import Moments
 
 __all__ = ["Condition", "Guardedness", "gather", "guardedness"]
-
-ULPS = 8.0  # a direction that varies less than so many roundings holds what rounding made of it (a LayerNorm: two or three)
 
 
 @dataclass(frozen=True)

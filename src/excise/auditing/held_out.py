@@ -146,7 +146,7 @@ def held_out(
         n_train=len(parts[0].train),
         d=d,
         p_value=p,
-        null=null_in_words(data.truth(unseen), None if groups is None else groups[unseen]),
+        null=null_in_words(groups is not None),
         permutations=PERMUTATIONS,
         smallest_effect=power,
         smallest_effect_information=_as_information(power) if classes else power**2,

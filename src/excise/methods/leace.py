@@ -81,7 +81,7 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
     R, intensity = shrink(correlation_matrix(m, D), m.n, shrinkage)  # (d, d)
     A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, k): Sxz without units
     U, _ = basis(A)  # (d, r): colsp(U) = colsp(D^-1 Sxz)
-    F = whitening(R, A, m.eps_xx)  # R = F F^T
+    F = whitening(R, A, m.eps_xx, m.rounding)  # R = F F^T
     xp = namespace(U)
     if U.shape[1] == 0:
         warn_rank_zero()

@@ -73,7 +73,7 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
     if left.shape[1] == 0:
         warn_rank_zero()
         return AffineEraser(left, left, m.mean_x, describe(m, "splince", strength=strength, rank_of_task=0))
-    F = whitening(correlation_matrix(m, D), xp.concat([A, B], axis=1), m.eps_xx)
+    F = whitening(correlation_matrix(m, D), xp.concat([A, B], axis=1), m.eps_xx, m.rounding)
     U = xp.linalg.qr(F.whiten(left))[0]
     task_directions = basis(B)[0]
     Q = xp.linalg.qr(F.whiten(task_directions))[0]

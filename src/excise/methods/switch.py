@@ -45,7 +45,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"cannot switch: the second concept correlates with X in a combination of its columns in which the first does "
             f"not ({outside:.2g} of its size); use concepts with the same number of classes"
         )
-    F = whitening(correlation_matrix(m1, D), A1, m1.eps_xx)
+    F = whitening(correlation_matrix(m1, D), A1, m1.eps_xx, m1.rounding)
     right = least_dual(F, U)
     left = (A1 - A2) @ H / s[None, :]
     return AffineEraser(
