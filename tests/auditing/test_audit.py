@@ -272,3 +272,17 @@ def test_command_says_no_by_its_status(people, tmp_path):
     assert done.output.startswith("NOT GUARDED")
     with pytest.raises(excise.ExciseError, match="does not exist"):
         excise_command(*command, "--html", tmp_path / "no" / "a.html")
+
+
+def test_an_oracle_that_moves_all_rows_by_one_length(rng):
+    z = np.tile([0, 1], 100)
+    X = rng.standard_normal((200, 5)) + z[:, None]
+    report = excise.audit(X, z, eraser=excise.fit(X, z, "oracle"), quick=True)
+    assert report.guarded
+    assert sum(report.cost.histogram["counts"]) == 200
+
+
+def test_groups_of_mixed_types_are_refused(rng):
+    X, z = rng.standard_normal((20, 2)), np.tile([0, 1], 10)
+    with pytest.raises(excise.InputError, match="groups mixes values"):
+        excise.audit(X, z, groups=np.array([None, "a"] * 10, dtype=object))

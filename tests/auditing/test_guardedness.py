@@ -164,6 +164,41 @@ def test_a_small_direction_is_no_rounding(rng):
     assert next(c.after for c in found.conditions if c.name == "least squares") > 0.9
 
 
+@pytest.mark.parametrize("shrink", [3e-6, 1e-6])
+def test_a_feature_that_was_all_but_emptied_is_read_by_whoever_standardises(shrink, rng):
+    from sklearn.linear_model import LogisticRegression
+
+    n = 1000
+    z = rng.integers(0, 2, n)
+    X = (rng.standard_normal((n, 5)) + 20).astype(np.float32)
+    X[:, 0] += 4 * z
+    eraser = excise.fit(X, z)
+    shrunk = eraser(X)
+    middle = X[:, 0].mean()
+    shrunk[:, 0] = middle + np.float32(shrink) * (X[:, 0] - middle)
+    own = (shrunk - shrunk.mean(0, dtype=float)) / shrunk.std(0, dtype=float)
+    assert LogisticRegression().fit(own, z).score(own, z) > 0.9
+    assert not guards(X, z, X_erased=shrunk).guarded
+    assert guards(X, z, eraser).guarded
+
+
+def test_a_regression_in_float32_leaves_what_its_rounding_makes():
+    """The user's own residuals of a column that is the label: one digit in the last place per class."""
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        z = (rng.random(600) < 0.3).astype(int)
+        centred = (z - z.mean()).astype(np.float32)
+        X = (rng.standard_normal((600, 5)) + 3).astype(np.float32)
+        X[:, 0] = np.float32(1.3) + np.float32(0.7) * z.astype(np.float32)
+        slope = ((X.astype(float).T @ centred) / (centred @ centred)).astype(np.float32)
+        erased = X - np.outer(centred, slope)
+        leaks = len(np.unique(erased[:, 0])) > 1  # then each class has its own number
+        found.append((leaks, guards(X, z, X_erased=erased).guarded))
+    assert any(leaks for leaks, _ in found)
+    assert not any(leaks and guarded for leaks, guarded in found)
+
+
 def test_sixteen_bits_leak_when_rounded_to_nearest(rng):
     torch = pytest.importorskip("torch")
     z = rng.integers(0, 3, 10_000)

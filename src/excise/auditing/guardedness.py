@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import ULPS, chance_correlation, rounding_share
+from excise._linalg import FAINT, ULPS, chance_correlation, rounding_share
 from excise.auditing.audited import Audited
 from excise.auditing.linear import (
     BITS,
@@ -113,7 +113,7 @@ def guardedness(data: Audited, g: Gathered, quick: bool, seed: int) -> Guardedne
     slices = list(data.batches(2))
     share_z = _least_share(target)
     out = [
-        _scaled_covariance(g, noise, chance),
+        _scaled_covariance(data, g, chance),
         _canonical(white, white_before, allowed),
     ]
     if not quick:
@@ -164,18 +164,22 @@ def _least_share(target: Any) -> float:
     return float(counts[counts > 0].min() / counts.sum())
 
 
-def _scaled_covariance(g: Gathered, noise: Any, chance: float) -> Condition:
-    def greatest(m: Moments) -> Any:
+def _scaled_covariance(data: Audited, g: Gathered, chance: float) -> Condition:
+    # A feature that the edit all but emptied counts in its own spread: whoever standardises can read it.
+    spread = np.sqrt(np.asarray(g.after.var_x))
+    scale = np.where((spread > 0) & (spread < 10 * FAINT * g.scale), spread, g.scale) if data.edited else g.scale
+
+    def greatest(m: Moments, scale: Any) -> Any:
         spread_z = np.sqrt(np.diagonal(np.asarray(m.cov_zz)))
         used = spread_z > 0
-        return np.abs(np.asarray(m.cov_xz)[:, used] / spread_z[used] / g.scale[:, None]).max(axis=1)
+        return np.abs(np.asarray(m.cov_xz)[:, used] / spread_z[used] / scale[:, None]).max(axis=1)
 
-    values, tolerance = greatest(g.after), np.minimum(noise, chance)
+    values, tolerance = greatest(g.after, scale), np.minimum(rounding_share(data.eps, g.size, scale), chance)
     worst = int(np.argmax(values / tolerance))
     return Condition(
         "cross-covariance",
-        "greatest |Cov(x, z)| of a feature, in units of the spreads before",
-        float(greatest(g.before).max()),
+        "greatest |Cov(x, z)| of a feature, in units of the spreads before (after, where the edit emptied a feature)",
+        float(greatest(g.before, g.scale).max()),
         float(values[worst]),
         float(tolerance[worst]),
         bool((values <= tolerance).all()),
