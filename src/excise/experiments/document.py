@@ -28,7 +28,7 @@ REMARKS = {
 (2,500 of word2vec for 300 features, 277 wiki passages for 384), and leaves about d / n of linear information in others; SAL and RLACE
 leave as much. INLP's rounds creep towards the same loss with larger edits. The edits of the table are on held-out rows; on the erasers'
 own rows, which the theorem is about, LEACE's is the smallest of the affine ones (the table of statements). With 276 wiki passages for 384 features nearly
-every direction is fitted to chance, and there SAL, which looks at covariances alone, moves new rows less. RLACE is 20 to 30 times slower, not 100: it
+every direction is fitted to chance, and there SAL, which looks at covariances alone, moves new rows less. RLACE of rank 1 is 13 to 57 times slower, not 100: it
 stops early here, and on so few rows LEACE's time is mostly fixed cost.""",
     "fairness": """The paper's pattern is found on Adult: the gap falls sharply with the classifier kept, and its correlation with the share of women goes
 to zero; re-fitting brings back none of the gap that could be told from noise, unlike in the paper. In the wiki passages the groups are balanced within every occupation (shares of 0.44 to 0.54), so there is hardly a
@@ -37,10 +37,12 @@ correlation to remove, and 555 rows for 384 features make all of these figures n
 every layer, random hardly anything, INLP (which stops at chance after 9 to 13 of its 20 rounds) removes 144 to 208 of 256 dimensions and
 destroys the model. That INLP peaks at another layer than LEACE is not found: both are worst at the first layer of this model of six.
 Held out, classifiers find part of speech again in part: 6,000 tokens are 23 per feature.""",
-    "scrubbing": """The order is the paper's. Erasers fitted on the clean model do *less* damage than those fitted in sequence, and leave the concept (the
-correlation is in the table of statements): later sites meet states that they were not fitted on. INLP is fitted on 4,000 tokens only, since it holds all rows, and its erasers
-take ten times the bytes. The seconds were taken while other work ran on the machine; the cost of the cache is a ratio within one process. For
-SmolLM2-135M, with the same order, see [measuring.md](measuring.md).""",
+    "scrubbing": """The order is the paper's, in both models. Erasers fitted on the clean model leave the concept (the correlation is in the table of
+statements), because later sites meet states that they were not fitted on; they do less damage than those fitted in sequence in the model of six
+blocks, more in the one of thirty. INLP is fitted on 4,000 and 1,500 tokens only, since it holds all rows and is the slowest by far; it hurts
+most, and its erasers take 10 to 16 times the bytes. The seconds to fit were taken while other work ran on the machine; those behind the cost
+of the cache were not. These are ratios to one plain pass over the same
+tokens: 8,000 of them, and 1,785 for SmolLM2, one batch, where fixed costs show; over 15,810 tokens caching took 1.5 to 1.7 plain passes there.""",
     "norm-growth": """Total variance cannot grow under the covariance that LEACE was fitted on, and neither held-out text nor shrinkage made it grow in
 this model, so here the limit never fires. What does make norms explode is precision. The output of a LayerNorm has a direction in
 which nothing varies but rounding errors; while erasers were still allowed to lean on it (a cut-off at float64's precision for
