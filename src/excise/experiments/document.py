@@ -39,7 +39,7 @@ destroys the model. That INLP peaks at another layer than LEACE is not found: bo
 Held out, classifiers find part of speech again in part: 6,000 tokens are 23 per feature.""",
     "scrubbing": """The order is the paper's, in both models. Erasers fitted on the clean model leave the concept (the correlation is in the table of
 statements), because later sites meet states that they were not fitted on; they do less damage than those fitted in sequence in the model of six
-blocks, more in the one of thirty. INLP is fitted on 4,000 and 1,500 tokens only, since it holds all rows and is the slowest by far; it hurts
+blocks; in the one of thirty the two are within their standard errors. INLP is fitted on 4,000 and 1,500 tokens only, since it holds all rows and is the slowest by far; it hurts
 most, and its erasers take 10 to 16 times the bytes. The seconds to fit were taken while other work ran on the machine; those behind the cost
 of the cache were not. These are ratios to one plain pass over the same
 tokens: 8,000 of them, and 1,785 for SmolLM2, one batch, where fixed costs show; over 15,810 tokens caching took 1.5 to 1.7 plain passes there.""",

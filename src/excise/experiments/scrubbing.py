@@ -218,7 +218,7 @@ def _draw(rows: list[list[Any]]) -> Any:
                 capsize=3,
             )
             for i, row in enumerate(own):
-                axis.annotate(f" {row[2]:.2f}", (row[2], i), va="center", fontsize=8)
+                axis.annotate(f"  {row[2]:.2f}", (row[2] + (row[3] or 0), i), va="center", fontsize=8)
             axis.set(title=name, xlabel="bits per byte", xlim=(0, 1.2 * max(row[2] for row in own)))
 
     return draw
