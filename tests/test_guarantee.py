@@ -275,4 +275,5 @@ def test_a_concept_in_the_small_difference_of_two_copies(rng, difference):
     X = np.c_[B[:, 0] + z1, B[:, 0] + z1 + difference * (z2 + B[:, 1]), B[:, 1:]]
     erased = excise.erase(X, np.c_[z1, z2])
     assert correlation(X, z1) > 0.5
+    assert np.abs(covariance(erased, np.c_[z1, z2]) / X.std(0)[:, None]).max() < 1e-7
     assert (erased.std(0) < 1.1 * X.std(0)).all()

@@ -1,4 +1,4 @@
-"""Matrices of covariances: ranks, roots, bases. The only place that holds a tolerance.
+"""Matrices of covariances: ranks, roots, bases. The tolerances of the core are here.
 
 Every matrix that comes here is free of units: features are divided by their standard deviations first, so that a
 tolerance means the same for metres and for micrometres.
