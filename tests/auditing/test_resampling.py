@@ -134,5 +134,7 @@ def test_audit_says_what_it_permuted(rng):
     groups = np.repeat(np.arange(60), 4)
     z = rng.integers(0, 2, 60)[groups]
     X = rng.standard_normal((240, 3))
-    assert "the groups' labels" in excise.audit(X, z, refit="leace", groups=groups, quick=True).held_out.null
+    report = excise.audit(X, z, refit="leace", groups=groups, quick=True)
+    assert "the groups' labels" in report.held_out.null
+    assert "bootstrap over groups of test rows" in report._repr_html_()
     assert "group" not in excise.audit(X, z, refit="leace", quick=True).held_out.null
