@@ -24,8 +24,8 @@ SMOLLM2 = "SmolLM2-135M-Instruct"
 
 
 def tagged(tokenizer: Any, split: str, **how: Any) -> Any:
-    from excise.scrubbing.corpora import read_labelled
-    from excise.scrubbing.tagging import tag
+    from excise.text.corpora import read_labelled
+    from excise.text.tagging import tag
 
     return tag(read_labelled(SHARED / "data" / "pos_ewt.parquet", ["upos"], {"split": split}), tokenizer, **how)
 
@@ -41,9 +41,9 @@ def smollm2() -> tuple[Path, str]:
 
 def scrubbing_table(model: Any, train: Any, test: Any, batch_size: int) -> dict[str, Any]:
     """none, random, LEACE, SAL and unigram."""
-    from excise.scrubbing.evaluation import evaluate_each
+    from excise.measuring.evaluation import evaluate_each
+    from excise.measuring.unigram import Unigram
     from excise.scrubbing.loop import scrub
-    from excise.scrubbing.unigram import Unigram
 
     scrubbers: dict[str, Any] = {"none": None}
     for method in ("random", "leace", "sal"):
@@ -77,7 +77,7 @@ def run(name: str) -> dict[str, Any]:
         if name == "pocket-neox":
             figures = scrubbing_table(model, train, test, 8)
         else:
-            from excise.scrubbing.decodability import decodability
+            from excise.measuring.decodability import decodability
             from excise.scrubbing.loop import scrub
 
             train, test = train[:60], test[:30]
@@ -85,7 +85,7 @@ def run(name: str) -> dict[str, Any]:
             print(layers, flush=True)
             figures = layers.to_dict()
     else:
-        from excise.scrubbing.amnesic import amnesic
+        from excise.measuring.amnesic import amnesic
 
         tokenizer = AutoTokenizer.from_pretrained(SHARED / "models" / name)
         model = AutoModelForMaskedLM.from_pretrained(SHARED / "models" / name, dtype=torch.float32).eval()

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 import excise
 from benchmarks.core import Result
-from excise.scrubbing.gathered import Gathered
+from excise.scrubbing.site_fit import Gathered
 
 WIDTH, LAYERS, VOCABULARY = 512, 6, 8192
 SHAPE, BATCHES = (8, 256), 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from measure import canonical_correlation, class_gap, one_hot
 
 import excise
-from excise.fitting import METHODS
-from measure import canonical_correlation, class_gap, one_hot
+from excise.methods.table import METHODS
 
 pytestmark = [
     pytest.mark.gpu,

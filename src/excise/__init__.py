@@ -9,13 +9,18 @@ if TYPE_CHECKING:
     from excise.auditing.audit import audit
     from excise.auditing.comparison import Comparison, compare
     from excise.auditing.report import Report
-    from excise.class_moments import ClassMoments
-    from excise.concept import Concept
-    from excise.eraser import AffineEraser, OracleEraser
+    from excise.concepts.concept import Concept
+    from excise.erasers.affine import AffineEraser
+    from excise.erasers.oracle import OracleEraser
+    from excise.erasers.transport import TransportEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
     from excise.fitting import erase, fit
     from excise.loading import load
+    from excise.measuring.amnesic import Amnesic, amnesic
+    from excise.measuring.decodability import Decodability, decodability
+    from excise.measuring.evaluation import evaluate
+    from excise.measuring.figures import Evaluation
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -26,42 +31,38 @@ if TYPE_CHECKING:
     from excise.methods.sal import mean_projection, sal
     from excise.methods.splince import splince
     from excise.methods.switch import switch
-    from excise.moments import Moments
-    from excise.scrubbing.amnesic import Amnesic, amnesic
-    from excise.scrubbing.decodability import Decodability, decodability
-    from excise.scrubbing.evaluation import evaluate
+    from excise.moments.class_moments import ClassMoments
+    from excise.moments.moments import Moments
     from excise.scrubbing.loop import scrub
-    from excise.scrubbing.measures import Evaluation
     from excise.scrubbing.scrubber import Scrubber
-    from excise.transport import TransportEraser
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AffineEraser": "eraser",
-    "Amnesic": "scrubbing.amnesic",
-    "ClassMoments": "class_moments",
+    "AffineEraser": "erasers.affine",
+    "Amnesic": "measuring.amnesic",
+    "ClassMoments": "moments.class_moments",
     "Comparison": "auditing.comparison",
-    "Concept": "concept",
+    "Concept": "concepts.concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
-    "Decodability": "scrubbing.decodability",
-    "Evaluation": "scrubbing.measures",
+    "Decodability": "measuring.decodability",
+    "Evaluation": "measuring.figures",
     "ExciseError": "errors",
     "ExciseWarning": "errors",
     "FileFormatError": "errors",
     "InputError": "errors",
-    "Moments": "moments",
-    "OracleEraser": "eraser",
+    "Moments": "moments.moments",
+    "OracleEraser": "erasers.oracle",
     "Report": "auditing.report",
     "Scrubber": "scrubbing.scrubber",
-    "TransportEraser": "transport",
-    "amnesic": "scrubbing.amnesic",
+    "TransportEraser": "erasers.transport",
+    "amnesic": "measuring.amnesic",
     "audit": "auditing.audit",
     "compare": "auditing.comparison",
-    "decodability": "scrubbing.decodability",
+    "decodability": "measuring.decodability",
     "erase": "fitting",
-    "evaluate": "scrubbing.evaluation",
+    "evaluate": "measuring.evaluation",
     "fair_pca": "methods.fair_pca",
     "fit": "fitting",
     "inlp": "methods.inlp",

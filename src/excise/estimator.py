@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 import narwhals as nw
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_array
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
-from excise.class_moments import ClassMoments
-from excise.concept import Concept
-from excise.eraser import AffineEraser
+from excise.concepts.concept import Concept
+from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
-from excise.fitting import Eraser, Method, check_method, fit, fit_moments
-from excise.moments import Moments
+from excise.fitting import fit, fit_moments
+from excise.methods.table import Method, check_method
+from excise.moments.class_moments import ClassMoments
+from excise.moments.moments import Moments
 
 __all__ = ["ConceptEraser"]
 
@@ -24,19 +26,23 @@ DTYPES = [np.float64, np.float32, np.float16]
 class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Erase a concept from features, as a scikit-learn transformer.
 
-    **In a Pipeline, y is the task, not the concept.** There, name the concept by `concept_columns`, or pass it as
-    `sensitive_features` (with `sklearn.set_config(enable_metadata_routing=True)`, a Pipeline passes it on). Only when
-    neither is given, y is taken as the concept.
+    **In a Pipeline, y is the task, not the concept.** Say where the concept comes from in one of three ways: name its
+    columns by `concept_columns`; pass it as `sensitive_features` (with
+    `sklearn.set_config(enable_metadata_routing=True)`, a Pipeline passes it on); or, if y really is the concept, ask
+    for that by `concept="y"`. Fitting raises an error if none of them is used.
 
     Parameters
     ----------
     method : str, default="leace"
         "leace", "sal", "mean_projection", "splince" (keeps what predicts y), "fair_pca", "inlp", "rlace", "random"; or
         "oracle" and "quadratic", which need the labels in `transform` too.
+    concept : {"y"}, default=None
+        "y" takes y as the concept.
     concept_columns : list of str or int, or one of them, default=None
-        Columns of X that are the concept. They are left out of the output, as they are the concept itself.
-    kind : {"categorical", "continuous"}, default=None
-        What the labels are, where they do not say it themselves: see `Concept.of`.
+        Columns of X that are the concept. They are left out of the output, as they are the concept itself, and
+        `transform` does not ask for them unless the method needs the labels.
+    kind : {"categorical", "continuous"} or dict by column, default=None
+        What the labels are, if that cannot be inferred from them: see `Concept.of`.
     cross : bool, default=False
         Erase the intersections of several categorical columns too.
     method_options : dict, default=None
@@ -47,7 +53,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     eraser_ : AffineEraser, OracleEraser or TransportEraser
     moments_ : Moments or ClassMoments, for methods that are fitted from them
     n_features_in_ : int
-    feature_names_in_ : ndarray of str, where X had column names
+    feature_names_in_ : ndarray of str, if X had column names
 
     Examples
     --------
@@ -71,12 +77,14 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         method: str = "leace",
+        concept: Any = None,
         concept_columns: Any = None,
         kind: Any = None,
         cross: bool = False,
         method_options: dict[str, Any] | None = None,
     ) -> None:
         self.method = method
+        self.concept = concept
         self.concept_columns = concept_columns
         self.kind = kind
         self.cross = cross
@@ -85,16 +93,16 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> ConceptEraser:
         """Fit the eraser on X (n_samples, n_features).
 
-        The concept is `sensitive_features`, or the `concept_columns` of X, or else y.
+        The concept is `sensitive_features`, or the `concept_columns` of X, or y if `concept="y"`.
         """
         for name in ("moments_", "task_moments_", "_eraser"):
             self.__dict__.pop(name, None)
-        if self._method().takes == "arrays":
-            features, concept = self._split(X, reset=True)
-            z, _ = self._find_concept(y, sensitive_features, concept)
+        if self._method().needs == "rows":
+            features, columns = self._split(X)
+            z, _ = self._find_concept(y, sensitive_features, columns)
             options = {"kind": self.kind, **(self.method_options or {})}
             if self.cross:
-                z, options["kind"] = Concept.of(z, kind=self.kind, cross=True).read(z).codes, None
+                z, options["kind"] = Concept.learn(z, kind=self.kind, cross=True)[1].codes, "categorical"
             self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **options)
             return self
         self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
@@ -110,14 +118,14 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ) -> ConceptEraser:
         """Add a batch. The eraser is solved when it is next used. Not for methods that train on the rows themselves."""
         method = self._method()
-        if method.takes == "arrays":
+        if method.needs == "rows":
             raise ExciseError(f"method {self.method!r} trains on all rows at once: use fit")
         first = not hasattr(self, "moments_")
-        features, concept = self._split(X, reset=first)
-        z, task = self._find_concept(y, sensitive_features, concept)
+        features, columns = self._split(X, reset=first)
+        z, task = self._find_concept(y, sensitive_features, columns)
         moments = self._empty(method, z) if first else self.moments_
         task_moments = None
-        if method.takes == "task":  # a new object, so that a refused batch changes neither of the two
+        if method.uses_task == "must":  # a new object, so that a refused batch changes neither of the two
             batch = Moments(track_xx=False).update(features, task, sample_weight)
             if not first and self.task_moments_ is None:
                 raise ExciseError(
@@ -131,10 +139,15 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _empty(self, method: Method, z: Any) -> Any:
         given = Concept.of(z, kind=self.kind, cross=self.cross) if self.kind is not None or self.cross else None
-        by_class = method.takes == "class moments" or (self.method_options or {}).get("constraint") == "covariance"
-        return ClassMoments(given) if by_class else Moments(concept=given, track_xx=method.covariance)
+        needs = method.needs_with(self.method_options or {})
+        return ClassMoments(given) if needs == "class moments" else Moments(concept=given, track_xx=needs == "moments")
 
     def _method(self) -> Method:
+        if self.concept not in (None, "y"):
+            raise ConceptError(
+                f"concept must be 'y' (y is the concept) or None, got {self.concept!r}: name columns of X by "
+                f"concept_columns, or pass labels as sensitive_features"
+            )
         return check_method(self.method, self.method_options or {})
 
     @property
@@ -147,21 +160,23 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self._eraser
 
     def transform(self, X: Any, sensitive_features: Any = None) -> Any:
-        """X with the concept erased. `sensitive_features` only for the oracle, which needs the labels again."""
+        """X with the concept erased. `sensitive_features` only for methods that need the labels again (the oracle)."""
         check_is_fitted(self, ["moments_", "_eraser"], all_or_any=any)
-        features, concept = self._split(X, reset=False)
         eraser = self.eraser_
-        if isinstance(eraser, AffineEraser):
+        features, columns = self._split(X, reset=False, concept_needed=eraser.needs_labels)
+        if not eraser.needs_labels:
             return eraser(features)
-        z = concept if concept is not None else sensitive_features
+        z = columns if columns is not None else sensitive_features
         if z is None:
-            raise ConceptError(f"method {self.method!r} needs the labels in transform: pass sensitive_features=")
+            raise ConceptError(
+                f"method {self.method!r} needs the labels in transform: pass sensitive_features=", code="labels-needed"
+            )
         return eraser(features, z)
 
     def fit_transform(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
         """Fit, then erase from the same rows."""
         self.fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
-        return self.transform(X, sensitive_features) if self._method().labels else self.transform(X)
+        return self.transform(X, sensitive_features) if self._method().labels_to_apply else self.transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the output columns: those of X without the concept's columns."""
@@ -171,43 +186,53 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = self.concept_columns is None
+        tags.target_tags.required = self.concept == "y"
         tags.transformer_tags.preserves_dtype = ["float64", "float32", "float16"]
         return tags
 
     def _find_concept(self, y: Any, sensitive_features: Any, from_columns: Any) -> tuple[Any, Any]:
-        """The concept, and the task (None where y is the concept or was not given)."""
-        if from_columns is not None and sensitive_features is not None:
-            raise ConceptError("the concept was given twice: by concept_columns and as sensitive_features")
+        """The concept, and the task (None if y is the concept or was not given)."""
+        given = [z for z in (from_columns, sensitive_features) if z is not None]
+        if len(given) + (self.concept == "y") > 1:
+            raise ConceptError(
+                "the concept was given twice: use one of concept_columns, sensitive_features and concept='y'"
+            )
         method = self._method()
-        for given in (from_columns, sensitive_features):
-            if given is not None:
-                if method.takes == "task" and y is None:
-                    raise ConceptError(f"method {self.method!r} keeps what predicts the task: pass the task as y")
-                return given, y
+        if given:
+            if method.uses_task == "must" and y is None:
+                raise ConceptError(f"method {self.method!r} keeps what predicts the task: pass the task as y")
+            return given[0], y
+        if self.concept != "y":
+            raise ConceptError(
+                f"{type(self).__name__} does not know what to erase. Pass the concept as sensitive_features=, name its "
+                f"columns by concept_columns=, or, if y is the concept and not the task, use "
+                f"{type(self).__name__}(concept='y')",
+                code="which-concept",
+            )
         if y is None:
             raise ConceptError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: pass the concept as "
-                f"sensitive_features=, name it by concept_columns=, or pass it as y"
+                f"{type(self).__name__} requires y to be passed, but the target y is None: with concept='y', y is the concept"
             )
-        if method.takes == "task":
+        if method.uses_task == "must":
             raise ConceptError(
                 f"method {self.method!r} needs both the concept and the task: y is the task, so pass the concept as "
                 f"sensitive_features or name it by concept_columns"
             )
-        if method.labels:
+        if method.labels_to_apply:
             raise ConceptError(
                 f"method {self.method!r} needs the labels when it is applied, and y is not there in transform: pass the "
                 f"concept as sensitive_features (to fit and to transform), or name it by concept_columns"
             )
         return y, None
 
-    def _split(self, X: Any, reset: bool) -> tuple[Any, Any]:
-        """Features as a float array, and the concept's columns (None where it is not in X)."""
+    def _split(self, X: Any, reset: bool = True, concept_needed: bool = True) -> tuple[Any, Any]:
+        """Features as a float array, and the concept's columns (None if it is not in X)."""
         if self.concept_columns is None:
             return validate_data(self, X, reset=reset, dtype=DTYPES), None
-        validate_data(self, X, reset=reset, skip_check_array=True)
         frame = nw.from_native(X, eager_only=True, pass_through=True)
+        if not concept_needed and (without := self._without_concept(X, frame)) is not None:
+            return without, None
+        validate_data(self, X, reset=reset, skip_check_array=True)
         at = self._concept_positions()
         if isinstance(frame, nw.DataFrame):
             columns = list(frame.iter_columns())
@@ -216,7 +241,19 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         else:
             X = np.asarray(X)
             concept, rest = X[:, at], np.delete(X, at, axis=1)
-        return _as_numbers(rest), concept
+        return check_array(rest, dtype=DTYPES), concept
+
+    def _without_concept(self, X: Any, frame: Any) -> Any:
+        """The features of an X that lacks the concept's columns; None if it has them."""
+        at = self._concept_positions()
+        known = getattr(self, "feature_names_in_", None)
+        if not isinstance(frame, nw.DataFrame) or known is None:
+            narrow = np.ndim(X) == 2 and np.shape(X)[1] == self.n_features_in_ - len(at)
+            return check_array(X, dtype=DTYPES) if narrow else None
+        names = [name for i, name in enumerate(known) if i not in at]
+        if list(frame.columns) != names:
+            return None
+        return check_array(np.column_stack([frame[name].to_numpy() for name in names]), dtype=DTYPES)
 
     def _concept_positions(self) -> list[int]:
         chosen = self.concept_columns
@@ -228,7 +265,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(column, str):
                 if column not in names:
                     known = f"columns are {', '.join(names)}" if names else "X has no column names"
-                    raise ExciseError(f"concept_columns names {column!r}, but {known}")
+                    raise ExciseError(f"concept_columns names {column!r}, but {known}", code="missing-column")
                 out.append(names.index(column))
             elif not -self.n_features_in_ <= column < self.n_features_in_:
                 raise ExciseError(f"concept_columns names column {column}, but X has {self.n_features_in_} columns")
@@ -237,9 +274,3 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if len(set(out)) == self.n_features_in_:
             raise ExciseError("concept_columns names every column of X: there are no features left to erase from")
         return list(dict.fromkeys(out))
-
-
-def _as_numbers(X: Any) -> Any:
-    from sklearn.utils import check_array
-
-    return check_array(X, dtype=DTYPES)

@@ -2,93 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from excise._array import Array
-from excise.class_moments import ClassMoments
-from excise.concept import Concept
-from excise.eraser import AffineEraser, OracleEraser
+from excise.concepts.concept import Concept
+from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
-from excise.methods.fair_pca import fair_pca
-from excise.methods.inlp import inlp
-from excise.methods.leace import leace
-from excise.methods.oracle import oracle
-from excise.methods.quadratic import quadratic
-from excise.methods.random_projection import random_projection
-from excise.methods.rlace import rlace
-from excise.methods.sal import concept_rank, mean_projection, sal
-from excise.methods.splince import splince
-from excise.moments import Moments
-from excise.transport import TransportEraser
+from excise.methods.table import Method, check_method
+from excise.moments.class_moments import ClassMoments
+from excise.moments.labelled_rows import flat_labels, read_labelled_rows
+from excise.moments.moments import Moments
 
-__all__ = ["METHODS", "Method", "check_method", "erase", "fit", "fit_moments"]
-
-Eraser = AffineEraser | OracleEraser | TransportEraser
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a method is called. Later methods are added to METHODS and are then known to `fit`, ConceptEraser and the
-    command line."""
-
-    function: Any
-    takes: Literal["moments", "task", "class moments", "arrays"] = "moments"
-    covariance: bool = True  # needs the d x d covariance
-    labels: bool = False  # the eraser is called with (x, z)
-
-
-def _random(m: Moments, rank: int | None = None, seed: int = 0, strength: float = 1.0) -> AffineEraser:
-    """A random projection of the rank that LEACE would remove."""
-    assert m.d is not None
-    return random_projection(m.d, min(m.d, rank if rank is not None else concept_rank(m)), seed, strength)
-
-
-def _fair_pca(
-    m: Moments | ClassMoments,
-    n_components: int | None = None,
-    constraint: str = "mean",
-    candidates: int | None = None,
-    strength: float = 1.0,
-) -> AffineEraser:
-    """Fair PCA with as many components as there can be, unless told otherwise."""
-    if n_components is None:
-        whole = m.to_moments() if isinstance(m, ClassMoments) else m
-        assert whole.d is not None
-        n_components = max(1, whole.d - concept_rank(whole))
-    return fair_pca(m, n_components, constraint, candidates, strength)
-
-
-METHODS: dict[str, Method] = {
-    "leace": Method(leace),
-    "oracle": Method(oracle, covariance=False, labels=True),
-    "sal": Method(sal, covariance=False),
-    "mean_projection": Method(mean_projection, covariance=False),
-    "splince": Method(splince, takes="task"),
-    "fair_pca": Method(_fair_pca),
-    "inlp": Method(inlp, takes="arrays"),
-    "rlace": Method(rlace, takes="arrays"),
-    "quadratic": Method(quadratic, takes="class moments", labels=True),
-    "random": Method(_random, covariance=False),
-}
-
-
-def check_method(method: str, options: dict[str, Any]) -> Method:
-    """The method behind a name.
-
-    Raises:
-        ExciseError: an unknown method, or an option that it does not have.
-    """
-    if method not in METHODS:
-        raise ExciseError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    found = METHODS[method]
-    parameters = list(inspect.signature(found.function).parameters)
-    known = parameters[2:] if found.takes in ("task", "arrays") else parameters[1:]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ExciseError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
-    return found
+__all__ = ["erase", "fit", "fit_moments"]
 
 
 def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **options: Any) -> Eraser:
@@ -98,23 +22,24 @@ def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **op
         ExciseError: the method needs more than moments: the data themselves, or the task.
     """
     found = check_method(method, options)
-    if found.takes == "arrays":
+    needs = found.needs_with(options)
+    if needs == "rows":
         raise ExciseError(
             f"method {method!r} trains on the rows themselves and cannot be fitted from moments: use excise.fit"
         )
-    if found.takes == "class moments" and not isinstance(m, ClassMoments):
+    if needs == "class moments" and not isinstance(m, ClassMoments):
         raise ExciseError(f"method {method!r} needs ClassMoments (a covariance per class), got {type(m).__name__}")
-    if found.takes == "task":
-        if task is None:
-            raise ExciseError(f"method {method!r} needs the task too: pass y= to fit, or task= Moments of X and y")
-        eraser: Eraser = found.function(m, task, **options)
-        return eraser
-    eraser = found.function(m, **options)
-    return eraser
+    if found.uses_task != "must":
+        return found.function(m, **options)  # type: ignore[no-any-return]
+    if task is None:
+        raise ExciseError(
+            f"method {method!r} needs the task too: pass y= to fit, or task= Moments of X and y", code="no-task"
+        )
+    return found.function(m, task, **options)  # type: ignore[no-any-return]
 
 
 def fit(
-    X: Array,
+    X: Any,
     z: Any,
     method: str = "leace",
     y: Any = None,
@@ -125,16 +50,16 @@ def fit(
     """Fit an eraser of the concept z on X (..., d).
 
     Args:
-        X: features of NumPy, PyTorch or any Array API library.
+        X: features of NumPy, PyTorch or any Array API library, or a data frame of numbers (pandas, polars, pyarrow).
         z: one label per row, or a data frame of several columns: see `Concept.of`.
         method: "leace", "oracle", "sal", "mean_projection", "splince", "fair_pca", "inlp", "rlace", "quadratic" or "random".
         y: the task, one label per row: splince keeps what predicts it, inlp then works class by class.
         sample_weight: one weight per row, for the methods that are fitted from moments.
-        kind: "categorical" or "continuous" where the labels do not say it themselves.
+        kind: "categorical" or "continuous" if it cannot be inferred from the labels.
         options: of the method, e.g. shrinkage="oas" for LEACE.
 
     Raises:
-        ExciseError: bad input; the message says what was got and what to do.
+        ExciseError: bad input; the message says what was found and what to do.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -146,45 +71,48 @@ def fit(
     (True, True)
     """
     found = check_method(method, options)
-    if y is not None and found.takes != "task" and method != "inlp":
-        raise ExciseError(f"method {method!r} has no use for y (the task): leave it out")
-    if found.takes == "arrays":
+    _check_task(found, method, y)
+    needs = found.needs_with(options)
+    if needs == "rows":
         if sample_weight is not None:
             raise ExciseError(f"method {method!r} takes no sample_weight")
-        trained: Eraser = found.function(X, z, kind=kind, **options, **({} if y is None else {"y": y}))
-        return trained
-    concept = Concept.of(_flat(X, z), kind=kind) if kind is not None else None
-    if found.takes == "class moments" or (method == "fair_pca" and options.get("constraint") == "covariance"):
-        return fit_moments(ClassMoments(concept).update(X, z, sample_weight), method, **options)
-    m = Moments(concept=concept, track_xx=found.covariance).update(X, z, sample_weight)
-    if found.takes == "task":
-        if y is None:
-            raise ExciseError(f"method {method!r} needs the task: pass y=")
+        return found.function(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
+    given = read_labelled_rows(X)
+    concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
+    if needs == "class moments":
+        classes = ClassMoments().update_encoded(given.rows, concept, encoded, sample_weight, given.names)
+        return fit_moments(classes, method, **options)
+    m = Moments(track_xx=needs == "moments")
+    m.update_encoded(given.rows, concept, encoded, sample_weight, given.names)
+    task = None
+    if found.uses_task == "must":
         try:
             task = Moments(track_xx=False).update(X, y, sample_weight)
         except ConceptError as error:
             raise ConceptError(f"y (the task): {error}") from None
+    with m.lend(given.rows, encoded, sample_weight):
         return fit_moments(m, method, task=task, **options)
-    return fit_moments(m, method, **options)
 
 
-def _flat(X: Array, z: Any) -> Any:
-    from excise.moments import flat_labels
+def _check_task(found: Method, method: str, y: Any) -> None:
+    if y is not None and found.uses_task == "no":
+        raise ExciseError(f"method {method!r} has no use for y (the task): leave it out")
+    if y is None and found.uses_task == "must":
+        raise ExciseError(f"method {method!r} needs the task: pass y=", code="no-task")
 
-    return flat_labels(z, tuple(getattr(X, "shape", ()))[:-1])
 
-
-def erase(X: Array, z: Any, method: str = "leace", **options: Any) -> Array:
+def erase(
+    X: Any, z: Any, method: str = "leace", rounding: str = "nearest", rounding_seed: int | None = None, **options: Any
+) -> Any:
     """X with the concept z erased: fit on (X, z), then apply. Library, dtype, device and shape of X are kept.
+
+    `rounding` and `rounding_seed` are those of the eraser's call; all other arguments are those of `fit`.
 
     >>> import numpy as np
     >>> erase(np.array([[0.0], [1.0], [10.0], [11.0]]), ["a", "a", "b", "b"], method="oracle").ravel().round(9).tolist()
     [5.0, 6.0, 5.0, 6.0]
     """
-    rounding = {
-        name: options.pop(name)
-        for name in ("rounding", "seed")
-        if name in options and method not in ("random", "inlp", "rlace")
-    }
-    eraser = fit(X, z, method, **options)
-    return eraser(X, **rounding) if isinstance(eraser, AffineEraser) else eraser(X, z, **rounding)
+    found = check_method(method, {})
+    if "seed" in options and not found.seeded:  # of the rounding, where the method itself draws nothing
+        rounding_seed = options.pop("seed") if rounding_seed is None else rounding_seed
+    return fit(X, z, method, **options)(X, z, rounding=rounding, rounding_seed=rounding_seed)

@@ -6,22 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from excise import _files
-from excise.class_moments import ClassMoments
-from excise.eraser import AffineEraser, OracleEraser
+from excise import files
+from excise.erasers.stored import ERASERS
 from excise.errors import FileFormatError, InputError
-from excise.moments import Moments
-from excise.transport import TransportEraser
+from excise.moments.class_moments import ClassMoments
+from excise.moments.moments import Moments
 
 __all__ = ["load"]
 
-KINDS: dict[str, Any] = {
-    "AffineEraser": AffineEraser,
-    "OracleEraser": OracleEraser,
-    "TransportEraser": TransportEraser,
-    "Moments": Moments,
-    "ClassMoments": ClassMoments,
-}
+KINDS: dict[str, Any] = {**ERASERS, "Moments": Moments, "ClassMoments": ClassMoments}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -35,10 +28,13 @@ def load(path: str | os.PathLike[str]) -> Any:
         from excise.scrubbing.scrubber import Scrubber
 
         return Scrubber.load(path)
-    kind, arrays, about = _files.read(path)
+    kind, arrays, about = files.read(path)
     if kind not in KINDS:
         raise FileFormatError(f"{path} holds a {kind}, which this excise does not know: upgrade excise")
     try:
         return KINDS[kind].from_stored(arrays, about)
-    except (KeyError, TypeError, InputError) as error:
-        raise FileFormatError(f"{path} holds a {kind} with parts missing or wrong ({error})") from None
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
+        if isinstance(error, FileFormatError):
+            raise FileFormatError(f"{path} holds a {kind} that is damaged: {error}") from None
+        what = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise FileFormatError(f"{path} holds a {kind} with parts missing or wrong ({what})") from None

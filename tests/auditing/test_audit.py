@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import excise
 from measure import leace_by_definition, mean_squared_edit, one_hot
 from test_data_and_cli import app, excise_command, runner
+
+import excise
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
 NASTY = "<script>alert('x')</script> & $\\frac{"

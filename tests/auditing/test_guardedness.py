@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from measure import canonical_correlation, class_gap, correlation, one_hot
 from scipy.optimize import minimize
 
 import excise
-from excise.auditing.audited import read_audited
+from excise.auditing.audit_data import read_audit_data
 from excise.auditing.guardedness import gather, guardedness
 from excise.auditing.linear import best_logistic, constant_loss, least_squares_r2, whitened
-from measure import canonical_correlation, class_gap, correlation, one_hot
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
 
 
 def guards(X, z, eraser=None, X_erased=None, kind=None):
-    data = read_audited(X, z, eraser, X_erased, kind)
+    data = read_audit_data(X, z, eraser, X_erased, kind)
     return guardedness(data, gather(data), quick=False, seed=0)
 
 
@@ -54,7 +54,7 @@ def test_false_where_it_is_not_erased(people, rng):
 
 def test_values_against_plain_numpy(people):
     X, z = people
-    data = read_audited(X, z, None, None, None)
+    data = read_audit_data(X, z, None, None, None)
     found = {c.name: c.after for c in guards(X, z).conditions}
     spread = X / X.std(0)
     assert found["cross-covariance"] == pytest.approx(correlation(X, one_hot(z)), rel=1e-10)
@@ -93,7 +93,7 @@ def test_information_against_an_independent_optimisation(rng, strength):
 
 def test_streaming_logistic_equals_the_one_in_memory(people, monkeypatch):
     X, z = people
-    data = read_audited(X, z, None, None, None)
+    data = read_audit_data(X, z, None, None, None)
     g = gather(data)
     white = whitened(g.before, g.scale)
     parts = [slice(0, 900), slice(900, 2000)]

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kstest
 
 import excise
-from excise.auditing.audited import read_audited
+from excise.auditing.audit_data import read_audit_data
 from excise.auditing.held_out import held_out, refitted, unseen_p_value
 from excise.auditing.resampling import permutation_test
 from excise.auditing.splits import chosen_rows, rotations
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
 
 
 def run(X, z, refit, seed=0):
-    data = read_audited(X, z, None, None, None)
+    data = read_audit_data(X, z, None, None, None)
     index, notes = chosen_rows(data.target, 10_000, seed)
     parts = rotations(data.target, index, None, seed)
     return held_out(data, parts, refitted(refit, None), seed, notes, lambda what: None)
@@ -27,7 +27,7 @@ def nothing(X, z):
 
 
 def test_three_parts_are_disjoint_and_every_row_is_tested_once(rng):
-    data = read_audited(rng.standard_normal((103, 2)), rng.integers(0, 2, 103), None, None, None)
+    data = read_audit_data(rng.standard_normal((103, 2)), rng.integers(0, 2, 103), None, None, None)
     parts = rotations(data.target, np.arange(103), np.arange(103) // 3, 0)
     assert np.array_equal(np.sort(np.concatenate([p.test for p in parts])), np.arange(103))
     for p in parts:
@@ -42,7 +42,7 @@ def test_p_value_is_uniform_without_signal(d):
     values = []
     for seed in range(500):
         rng = np.random.default_rng(seed)
-        data = read_audited(rng.standard_normal((60, d)), rng.integers(0, 2, 60), None, None, None)
+        data = read_audit_data(rng.standard_normal((60, d)), rng.integers(0, 2, 60), None, None, None)
         part = rotations(data.target, chosen_rows(data.target, 10_000, seed)[0], None, seed)[0]
         values.append(unseen_p_value(data, part, refitted("leace", None), seed, permutations=199)[0])
     assert kstest(values, "uniform").pvalue > 0.01

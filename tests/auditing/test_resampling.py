@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kstest
 
 import excise
-from excise.auditing.audited import read_audited
+from excise.auditing.audit_data import read_audit_data
 from excise.auditing.held_out import refitted, unseen_p_value
 from excise.auditing.resampling import bootstrap, permutation_test
 from excise.auditing.splits import chosen_rows, rotations
@@ -30,7 +30,7 @@ def p_values(labels, use_groups, times):
     values = []
     for seed in range(times):
         X, z, groups = grouped(seed, labels)
-        data = read_audited(X, z, None, None, None)
+        data = read_audit_data(X, z, None, None, None)
         part = rotations(data.target, chosen_rows(data.target, 10_000, seed)[0], groups, seed)[0]
         own = groups if use_groups else None
         values.append(unseen_p_value(data, part, refitted("leace", None), seed, 199, own)[0])

@@ -8,12 +8,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+from test_data_and_cli import excise_command
 
 import excise
 from excise.experiments import EXPERIMENTS, Options, reproduce
 from excise.experiments.document import document
 from excise.experiments.running import Finding, Outcome, Run
-from test_data_and_cli import excise_command
 
 SHARED = Path(__file__).parents[3] / "shared"
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from architectures import TABLE, batches, build
+from measure import correlation, one_hot
 
 import excise
 from excise.scrubbing.sites import find_sites
-from measure import correlation, one_hot
 
 
 def outputs(model, batch):

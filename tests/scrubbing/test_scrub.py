@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from architectures import batches, build
+from measure import canonical_correlation, correlation, covariance, leace_by_definition, one_hot
 
 import excise
 from excise.scrubbing.capture import capture
-from measure import canonical_correlation, correlation, covariance, leace_by_definition, one_hot
 
 
 def same(a, b):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from architectures import batches, build
+from measure import correlation, one_hot
 
 import excise
 from excise.scrubbing.capture import capture
 from excise.scrubbing.sites import find_sites
-from measure import correlation, one_hot
 
 
 def paths(name, sites):

@@ -11,10 +11,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import pytest
 import torch
+from measure import canonical_correlation, correlation, logistic_losses, one_hot
 
 import excise
 from excise.scrubbing.capture import capture
-from measure import canonical_correlation, correlation, logistic_losses, one_hot
 
 SHARED = Path(__file__).parents[3] / "shared"
 pytestmark = pytest.mark.skipif(not (SHARED / "models").is_dir(), reason="the trained models are not here")

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from excise._files import versions
-from excise.auditing.audited import Audited, read_audited, take
+from excise.auditing.audit_data import AuditData, read_audit_data, take
 from excise.auditing.cost import cost_of
 from excise.auditing.fairness import Fairness, fairness_of
 from excise.auditing.guardedness import gather, guardedness
@@ -22,10 +21,11 @@ from excise.auditing.pictures import views_of
 from excise.auditing.probes import ProbeResult, run_probes
 from excise.auditing.report import Report
 from excise.auditing.splits import Part, chosen_rows, rotations
-from excise.auditing.verdict import words
+from excise.auditing.verdict import write_verdict
 from excise.errors import ConceptError, ExciseError, InputError
-from excise.methods._common import check_whole, class_codes
-from excise.moments import flat_labels
+from excise.files import versions
+from excise.methods.checks import check_whole, class_codes
+from excise.moments.labelled_rows import flat_labels
 
 __all__ = ["audit"]
 
@@ -80,7 +80,7 @@ def audit(
     """
     check_whole("seed", seed, 0)
     start = time.perf_counter()
-    data = read_audited(X, z, eraser, X_erased, kind)
+    data = read_audit_data(X, z, eraser, X_erased, kind)
     lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
     task = None if y is None else class_codes(y, lead, data.n, what="y (the task)")
     grouped = _check_groups(groups, lead, data.n)
@@ -108,7 +108,7 @@ def audit(
         views = views_of(data, np.array(g.first_direction), found.scale, seed)
     return Report(
         g.guarded,
-        words(data, g, h, probes, cost, fair),
+        write_verdict(data, g, h, probes, cost, fair),
         g,
         h,
         probes,
@@ -130,7 +130,7 @@ def audit(
 
 
 def _held_out_and_probes(
-    data: Audited,
+    data: AuditData,
     task: Any,
     groups: Any,
     refit: Any,
@@ -170,7 +170,7 @@ def _held_out_and_probes(
     return h, probes, _fairness(data, task, part, before, after, scale, where, absent)
 
 
-def _before_and_after(data: Audited, part: Part, refit: Any) -> tuple[Any, Any, list[str]]:
+def _before_and_after(data: AuditData, part: Part, refit: Any) -> tuple[Any, Any, list[str]]:
     before = tuple(data.before(rows) for rows in (part.train, part.test))
     if refit is not None:
         with warnings.catch_warnings():
@@ -192,7 +192,14 @@ def _before_and_after(data: Audited, part: Part, refit: Any) -> tuple[Any, Any, 
 
 
 def _fairness(
-    data: Audited, task: Any, part: Part, before: Any, after: Any, scale: Any, notes: list[str], absent: dict[str, str]
+    data: AuditData,
+    task: Any,
+    part: Part,
+    before: Any,
+    after: Any,
+    scale: Any,
+    notes: list[str],
+    absent: dict[str, str],
 ) -> Fairness | None:
     if task is None:
         absent["fairness"] = "no task was given: pass y=, one class per row"
@@ -247,7 +254,7 @@ def _check_groups(groups: Any, lead: tuple[int, ...], n: int) -> Any:
         raise InputError("groups mixes values of several types (or has None): pass numbers or strings alone") from None
 
 
-def _describe_data(data: Audited, task: Any) -> dict[str, Any]:
+def _describe_data(data: AuditData, task: Any) -> dict[str, Any]:
     out: dict[str, Any] = {"rows": data.n, "features": data.d, "dtype": data.dtype, "concept": data.target.concept.kind}
     if data.target.codes is not None:
         counts = np.bincount(data.target.codes, minlength=data.target.k).tolist()
@@ -260,7 +267,7 @@ def _describe_data(data: Audited, task: Any) -> dict[str, Any]:
     return out
 
 
-def _describe_eraser(data: Audited) -> dict[str, Any] | None:
+def _describe_eraser(data: AuditData) -> dict[str, Any] | None:
     if data.eraser is None:
         return {"kind": "erased rows were given"} if data.X_erased is not None else None
     info = getattr(data.eraser, "info", {})

@@ -7,7 +7,6 @@ erased. A probe that is trained on the eraser's own rows would find nothing ther
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import json
 import os
@@ -20,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from excise._array import as_rows, check_features, computable, host
-from excise._files import versions
-from excise._linalg import greatest_correlation
-from excise._statistics import not_finite
-from excise.auditing.audited import erased_rows
+from excise.auditing.audit_data import erased_rows
 from excise.auditing.fairness import tpr_spread
 from excise.auditing.probes import PROBES, penalised_logistic, standardised
-from excise.eraser import AffineEraser
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
-from excise.fitting import METHODS, fit
-from excise.methods._common import check_whole, class_codes
-from excise.moments import flat_labels
+from excise.files import versions
+from excise.fitting import fit
+from excise.methods.checks import check_whole, class_codes
+from excise.methods.table import METHODS
+from excise.moments.labelled_rows import flat_labels
+from excise.moments.statistics import not_finite
+from excise.numerics.arrays import as_rows, check_features, host, to_compute_array
+from excise.numerics.linalg import largest_correlation
 
 __all__ = ["Comparison", "Measure", "Outcome", "compare", "run_method", "split_rows"]
 
@@ -155,7 +154,7 @@ def compare(
     if X.ndim < 2:
         raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
     check_whole("seed", seed, 0)
-    rows = host(as_rows(computable(X)))
+    rows = host(as_rows(to_compute_array(X)))
     if not np.isfinite(rows).all():
         raise not_finite(rows)
     lead = tuple(X.shape[:-1])
@@ -216,19 +215,19 @@ def split_rows(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
 def run_method(name: str, measure: Measure, options: dict[str, Any]) -> Outcome:
     """Fit one method on its part of the rows and measure it; a failure is an outcome that says why."""
     data, at = measure, measure.fit_rows
-    if "seed" in inspect.signature(METHODS[name].function).parameters:
+    if METHODS[name].seeded:
         options = {"seed": data.seed, **options}
     start = time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            task = data.task[at] if METHODS[name].takes == "task" and data.task is not None else None
+            task = data.task[at] if METHODS[name].uses_task == "must" and data.task is not None else None
             eraser = fit(data.X[at], data.codes[at], name, y=task, **options)
         seconds = time.perf_counter() - start
         said = "; ".join(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, ExciseWarning)))
         return replace(measure(name, eraser, seconds), note=said)
     except Exception as error:  # the other methods go on
-        labels = METHODS[name].labels
+        labels = METHODS[name].labels_to_apply
         return Outcome(name, None, None, None, None, None, None, None, None, labels, note=f"not fitted: {error}")
 
 
@@ -254,7 +253,7 @@ class Measure:
             figures = _task(train, self.task[a], test, self.task[b], codes[b])
         return Outcome(
             method=name,
-            fitted_correlation=greatest_correlation(erased[self.fit_rows], codes[self.fit_rows]),
+            fitted_correlation=largest_correlation(erased[self.fit_rows], codes[self.fit_rows]),
             linear_loss=linear[0],
             linear_accuracy=linear[1],
             nonlinear_loss=nonlinear[0],
@@ -262,7 +261,7 @@ class Measure:
             edit=float(((erased[b] - X[b]) ** 2).sum() / (centred**2).sum()),
             rank=0 if eraser is None else eraser.rank,
             seconds=seconds,
-            needs_labels=eraser is not None and not isinstance(eraser, AffineEraser),
+            needs_labels=eraser is not None and eraser.needs_labels,
             **figures,
         )
 

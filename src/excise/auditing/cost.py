@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import inverse_root, rank_psd
-from excise.auditing.audited import Audited
+from excise.auditing.audit_data import AuditData
 from excise.auditing.linear import Whitened
 from excise.errors import ExciseError, ExciseWarning
 from excise.methods.leace import leace
-from excise.moments import Moments
+from excise.moments.moments import Moments
+from excise.numerics.linalg import rank_psd
 
 __all__ = ["Cost", "cost_of"]
 
@@ -36,7 +36,7 @@ class Cost:
     histogram: dict[str, list[float]]  # of the sizes
 
 
-def cost_of(data: Audited, m: Moments, white: Whitened) -> Cost:
+def cost_of(data: AuditData, m: Moments, white: Whitened) -> Cost:
     """One pass over the data."""
     total = float(np.asarray(m.var_x).sum())
     sizes, cosines = np.empty(data.n), np.empty(data.n)
@@ -53,8 +53,7 @@ def cost_of(data: Audited, m: Moments, white: Whitened) -> Cost:
         if known is None:
             second += edit.T @ edit
     squared = float((sizes**2).mean())
-    T = inverse_root(np.asarray(m.cov_zz))
-    oracle = float(((np.asarray(m.cov_xz) @ T) ** 2).sum())
+    oracle = float((np.asarray(m.whitened_cov_xz) ** 2).sum())
     affine = _leace_edit(m)
     unit = np.sqrt(total) if total > 0 else 1.0
     low, high = float((sizes / unit).min()), float((sizes / unit).max())
@@ -77,15 +76,14 @@ def cost_of(data: Audited, m: Moments, white: Whitened) -> Cost:
 
 
 def _leace_edit(m: Moments) -> float | None:
-    """E |U V^T (x - mean)|^2 = tr(U (V^T S V) U^T) for LEACE on these rows."""
+    """The mean squared edit of LEACE on these rows: the least of an affine edit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExciseWarning)
         try:
-            e = leace(m)
+            e = leace(m, shrinkage="none")
         except ExciseError:
             return None
-    inner = e.right.T @ m.cov_xx @ e.right
-    return float(np.einsum("ij,jk,ik->", e.left, inner, e.left))
+    return m.mean_squared_edit(e.left, e.right)
 
 
 def _quantiles(values: Any) -> dict[str, float]:

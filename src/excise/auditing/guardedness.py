@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import FAINT, ULPS, chance_correlation, rounding_share
-from excise.auditing.audited import Audited
+from excise.auditing.audit_data import AuditData
 from excise.auditing.linear import (
     BITS,
     Logistic,
@@ -24,7 +23,8 @@ from excise.auditing.linear import (
     unit_scale,
     whitened,
 )
-from excise.moments import Moments
+from excise.moments.moments import Moments
+from excise.numerics.precision import FAINT, ROUNDINGS, chance_correlation, rounding_share
 
 __all__ = ["Condition", "Guardedness", "gather", "guardedness"]
 
@@ -57,7 +57,7 @@ class Guardedness:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class AuditMoments:
     """Moments before and after, and class means summed directly."""
 
     before: Moments
@@ -68,7 +68,7 @@ class Gathered:
     gap: Any
 
 
-def gather(data: Audited) -> Gathered:
+def gather(data: AuditData) -> AuditMoments:
     """One pass over the data."""
     before, after = Moments(), Moments()
     k = data.target.k
@@ -92,7 +92,7 @@ def gather(data: Audited) -> Gathered:
         counts = np.bincount(codes, minlength=k)
         present = counts > 0
         gaps = [np.ptp(s[present] / counts[present][:, None], axis=0) for s in (sums_before, sums)]
-    return Gathered(before, after, unit_scale(before, after), size, gaps[0], gaps[1])
+    return AuditMoments(before, after, unit_scale(before, after), size, gaps[0], gaps[1])
 
 
 def _add_class_sums(sums: Any, x: Any, codes: Any) -> None:
@@ -100,13 +100,13 @@ def _add_class_sums(sums: Any, x: Any, codes: Any) -> None:
         sums[c] += x[codes == c].sum(axis=0)
 
 
-def guardedness(data: Audited, g: Gathered, quick: bool, seed: int) -> Guardedness:
+def guardedness(data: AuditData, g: AuditMoments, quick: bool, seed: int) -> Guardedness:
     """Do the conditions hold, and do they agree?"""
     target, n = data.target, data.n
     columns = max(int(np.linalg.matrix_rank(np.asarray(g.after.cov_zz))), 1)
     noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
     chance = chance_correlation(n, columns, data.d)
-    rounding = ULPS * data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
+    rounding = ROUNDINGS * data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
     white, white_before = whitened(g.after, g.scale, rounding), whitened(g.before, g.scale)
     # A direction of spread s shows rounding as a correlation of at most noise / s, and never more than by chance.
     allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)  # (r,)
@@ -164,7 +164,7 @@ def _least_share(target: Any) -> float:
     return float(counts[counts > 0].min() / counts.sum())
 
 
-def _scaled_covariance(data: Audited, g: Gathered, chance: float) -> Condition:
+def _scaled_covariance(data: AuditData, g: AuditMoments, chance: float) -> Condition:
     # A feature that the edit all but emptied counts in its own spread: whoever standardises can read it.
     spread = np.sqrt(np.asarray(g.after.var_x))
     scale = np.where((spread > 0) & (spread < 10 * FAINT * g.scale), spread, g.scale) if data.edited else g.scale
@@ -186,7 +186,7 @@ def _scaled_covariance(data: Audited, g: Gathered, chance: float) -> Condition:
     )
 
 
-def _class_means(g: Gathered, noise: Any, share: float, n: int) -> Condition:
+def _class_means(g: AuditMoments, noise: Any, share: float, n: int) -> Condition:
     # A mean of few rows repeats what rounding left in the covariance, divided by the share of its class.
     values = g.gap / g.scale
     tolerance = np.minimum(noise, chance_correlation(n, 1, len(noise))) / np.sqrt(share)
@@ -216,7 +216,7 @@ def _canonical(white: Whitened, before: Whitened, allowed: Any) -> Condition:
 
 
 def _least_squares(
-    data: Audited, g: Gathered, slices: list[slice], rounding: Any, allowed: Any, chance: float
+    data: AuditData, g: AuditMoments, slices: list[slice], rounding: Any, allowed: Any, chance: float
 ) -> Condition:
     values = data.target.values
     before, seen = least_squares_r2(data.before, slices, values, g.scale)
@@ -258,8 +258,8 @@ def _logistic(
 
 
 def _scores(
-    data: Audited,
-    g: Gathered,
+    data: AuditData,
+    g: AuditMoments,
     white: Whitened,
     probe: Logistic,
     slices: list[slice],

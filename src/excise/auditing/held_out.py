@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.audited import Audited, take
+from excise.auditing.audit_data import AuditData, take
 from excise.auditing.linear import BITS, constant_loss
 from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
 from excise.auditing.resampling import PERMUTATIONS, bootstrap, null_in_words, permutation_test
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
-from excise.fitting import check_method, fit
+from excise.fitting import fit
+from excise.methods.table import check_method
 
 __all__ = ["HeldOut", "held_out", "refitted", "unseen_p_value"]
 
@@ -62,7 +63,7 @@ def refitted(refit: Any, kind: Any) -> Refit:
         InputError: neither a name nor callable.
     """
     if isinstance(refit, str):
-        if check_method(refit, {}).takes == "task":
+        if check_method(refit, {}).uses_task == "must":
             raise ExciseError(f"refit={refit!r} needs the task: pass a function of (X, z) that fits it")
         return lambda X, z: fit(X, z, refit, kind=kind)
     if not callable(refit):
@@ -73,7 +74,7 @@ def refitted(refit: Any, kind: Any) -> Refit:
 
 
 def held_out(
-    data: Audited,
+    data: AuditData,
     parts: list[Part],
     refit: Refit,
     seed: int,
@@ -156,7 +157,7 @@ def held_out(
 
 
 def unseen_p_value(
-    data: Audited, part: Part, refit: Refit, seed: int, permutations: int = PERMUTATIONS, groups: Any = None
+    data: AuditData, part: Part, refit: Refit, seed: int, permutations: int = PERMUTATIONS, groups: Any = None
 ) -> tuple[float, float]:
     """p-value and power on the rows of one split that the eraser was not fitted on."""
     with warnings.catch_warnings():

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from excise._linalg import EPS64, FAINT, covariance_cutoff, inverse_root, scales
-from excise.moments import Moments
+from excise.moments.moments import Moments
+from excise.numerics.linalg import scales
+from excise.numerics.precision import EPS64, FAINT, counts, summation_floor
 
 __all__ = [
     "BITS",
@@ -68,11 +69,11 @@ def whitened(m: Moments, scale: Any, rounding: Any = 0.0) -> Whitened:
     """
     R = np.asarray(m.cov_xx) / scale[:, None] / scale[None, :]
     values, vectors = np.linalg.eigh((R + R.T) / 2)
-    cutoff = covariance_cutoff(len(scale), max(EPS64, float(m.eps_xx)), float(max(values[-1], 0.0)))
-    keep = values > np.maximum(cutoff, _rounding_alone(vectors.T, rounding) ** 2)
+    cutoff = summation_floor(len(scale), max(EPS64, float(m.eps_xx)), float(max(values[-1], 0.0)))
+    keep = counts(values, cutoff, _rounding_alone(vectors.T, rounding))
     spread = np.sqrt(values[keep])
     basis = vectors[:, keep] / spread / scale[:, None]
-    correlations = basis.T @ np.asarray(m.cov_xz) @ inverse_root(np.asarray(m.cov_zz))
+    correlations = basis.T @ np.asarray(m.whitened_cov_xz)
     return Whitened(np.asarray(m.mean_x), basis, spread, correlations)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.audited import Audited
+from excise.auditing.audit_data import AuditData
 
 __all__ = ["Views", "views_of"]
 
@@ -29,7 +29,7 @@ class Views:
     points: list[list[list[float]]]
 
 
-def views_of(data: Audited, direction: Any, scale: Any, seed: int) -> Views:
+def views_of(data: AuditData, direction: Any, scale: Any, seed: int) -> Views:
     """Scores of a sample of the rows; units are standard deviations of the score before."""
     rng = np.random.default_rng(seed)
     index = np.sort(rng.choice(data.n, SAMPLE, replace=False)) if data.n > SAMPLE else np.arange(data.n)
@@ -50,7 +50,7 @@ def views_of(data: Audited, direction: Any, scale: Any, seed: int) -> Views:
     return Views(names, edges.tolist(), densities["before"], densities["after"], points["before"], points["after"])
 
 
-def _groups(data: Audited, index: Any) -> tuple[Any, list[Any]]:
+def _groups(data: AuditData, index: Any) -> tuple[Any, list[Any]]:
     """Classes to draw: the most frequent ones; for numbers, their lower, middle and upper third."""
     if data.target.codes is None:
         first = data.target.values[index][:, 0]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from excise._chunks import worker_count
 from excise.auditing.linear import BITS
+from excise.numerics.chunks import worker_count
 
 __all__ = ["PENALTIES", "PROBES", "ProbeResult", "penalised_logistic", "run_probes", "score", "standardised", "units"]
 

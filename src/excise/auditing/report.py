@@ -8,13 +8,13 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from excise._files import replacing
 from excise.auditing.cost import Cost
 from excise.auditing.fairness import Fairness
 from excise.auditing.guardedness import Guardedness
 from excise.auditing.held_out import HeldOut
 from excise.auditing.pictures import Views
 from excise.auditing.probes import ProbeResult
+from excise.files import replacing
 
 __all__ = ["Report"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.audited import Target
+from excise.auditing.audit_data import Target
 from excise.errors import ConceptError, InputError
 
 __all__ = ["FOLDS", "Part", "chosen_rows", "rotations"]

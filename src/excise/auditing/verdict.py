@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from excise.auditing.audited import Audited
+from excise.auditing.audit_data import AuditData
 from excise.auditing.cost import Cost
 from excise.auditing.fairness import Fairness
 from excise.auditing.guardedness import Guardedness
 from excise.auditing.held_out import HeldOut
 from excise.auditing.probes import ProbeResult
 
-__all__ = ["words"]
+__all__ = ["write_verdict"]
 
 
-def words(
-    data: Audited, g: Guardedness, h: HeldOut | None, probes: list[ProbeResult], c: Cost | None, f: Fairness | None
+def write_verdict(
+    data: AuditData, g: Guardedness, h: HeldOut | None, probes: list[ProbeResult], c: Cost | None, f: Fairness | None
 ) -> list[str]:
     out = [_on_these_rows(data, g)]
     if g.guarded and g.resolution > 1e-3:
@@ -44,7 +44,7 @@ def words(
     return out
 
 
-def _on_these_rows(data: Audited, g: Guardedness) -> str:
+def _on_these_rows(data: AuditData, g: Guardedness) -> str:
     subject = "after the edit" if data.edited else "as they are (no eraser was given)"
     if g.guarded:
         was = "" if not data.edited else f"; before, the canonical correlation was {g.canonical_before[0]:.3f}"

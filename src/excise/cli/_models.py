@@ -12,7 +12,7 @@ from excise.errors import ExciseError
 from excise.scrubbing.models import load_model, load_tokenizer
 
 if TYPE_CHECKING:
-    from excise.scrubbing.tagged import TaggedText
+    from excise.text.tagged import TaggedText
 
 __all__ = [
     "BatchOption",
@@ -55,7 +55,7 @@ FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw i
 
 def open_data(model: str, gguf_file: str | None, *sets: tuple[Path, int | None]) -> list[TaggedText]:
     """The first sequences of tagged data sets, checked against the model's tokenizer before any long work."""
-    from excise.scrubbing.tagged import TaggedText
+    from excise.text.tagged import TaggedText
 
     opened = [(TaggedText.load(path), limit) for path, limit in sets]  # what is on disk is looked at before the hub
     tokenizer = load_tokenizer(model, gguf_file)

@@ -59,7 +59,7 @@ def amnesic(
 
       excise amnesic bert-base-uncased train test -m leace -m random --layer 8 --layer 11 --json amnesic.json
     """
-    from excise.scrubbing.amnesic import amnesic as run
+    from excise.measuring.amnesic import amnesic as run
 
     check_outputs(json, csv, markdown, figure=figure)
     methods = method or ["leace", "inlp", "random"]

@@ -38,17 +38,15 @@ def apply(
       excise apply eraser.safetensors people.parquet -f embedding -o erased.parquet
     """
     from excise.data import apply_to_file, open_table
-    from excise.eraser import AffineEraser, OracleEraser
+    from excise.erasers.protocol import Eraser
     from excise.errors import ConceptError, InputError
     from excise.loading import load
-    from excise.transport import TransportEraser
 
     loaded = load(eraser)
-    if not isinstance(loaded, (AffineEraser, OracleEraser, TransportEraser)):
+    if not isinstance(loaded, Eraser):
         raise InputError(f"{eraser} holds {type(loaded).__name__}, expected an eraser: fit one with `excise fit`")
-    needs_labels = not isinstance(loaded, AffineEraser)
     table = open_table(x, z, features, concept)
-    if needs_labels and table.z is None:
+    if loaded.needs_labels and table.z is None:
         raise ConceptError("this eraser needs the labels: pass a file of labels, or name columns with --concept")
     if table.d != loaded.d:
         raise InputError(f"{x} has {table.d} features, the eraser was fitted on {loaded.d}")
@@ -57,10 +55,7 @@ def apply(
     def erase(X: Any, labels: Any) -> Any:
         nonlocal batch
         batch += 1  # each batch draws its own random numbers
-        how: dict[str, Any] = {"rounding": rounding, "seed": seed * 1_000_003 + batch}
-        if isinstance(loaded, TransportEraser):
-            return loaded(X, labels)
-        return loaded(X, labels, **how) if isinstance(loaded, OracleEraser) else loaded(X, **how)
+        return loaded(X, labels, rounding=rounding, rounding_seed=seed * 1_000_003 + batch)
 
     with progress(table.n, "erasing") as step:
         apply_to_file(erase, table, output, step)

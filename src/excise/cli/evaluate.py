@@ -79,14 +79,14 @@ def evaluate(
       excise evaluate ./my-model test --scrubber scrubber --fit train --layers --figure table.png
     """
     from excise.errors import ExciseError
-    from excise.fitting import check_method
     from excise.loading import load
-    from excise.scrubbing.decodability import decodability
-    from excise.scrubbing.evaluation import evaluate_each, kind_of
+    from excise.measuring.decodability import decodability
+    from excise.measuring.evaluation import evaluate_each, kind_of
+    from excise.measuring.unigram import Unigram
+    from excise.methods.table import METHODS, check_method
     from excise.scrubbing.identity import check_identity
     from excise.scrubbing.loop import scrub
     from excise.scrubbing.scrubber import Scrubber
-    from excise.scrubbing.unigram import Unigram
 
     check_outputs(json, csv, markdown, figure=figure)
     controls = [name.strip() for name in (control or "").split(",") if name.strip()]
@@ -117,7 +117,7 @@ def evaluate(
             check_identity(loaded_model, loaded.identity)  # before any long work
     with plain_warnings():
         for name in controls:
-            options = {"seed": seed} if name == "random" else {}
+            options = {"seed": seed} if METHODS[name].seeded else {}
             chosen[name if name not in chosen else f"{name} (control)"] = scrub(loaded_model, fitting, name, **options)  # type: ignore[arg-type]
         unigram = None
         if fitting is not None:

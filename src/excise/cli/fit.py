@@ -49,15 +49,16 @@ def fit(
 
       excise fit people.parquet --features embedding --concept sex --concept race
     """
-    from excise.concept import Concept
+    from excise.concepts.concept import Concept
     from excise.data import open_table
     from excise.errors import ConceptError, ExciseError
-    from excise.fitting import check_method, fit_moments
-    from excise.moments import Moments
+    from excise.fitting import fit_moments
+    from excise.methods.table import check_method
+    from excise.moments.moments import Moments
 
     options = options_of(option)
     found = check_method(method, options)  # before any long work
-    if found.takes != "moments":
+    if found.needs_with(options) not in ("moments", "variances") or found.uses_task == "must":
         raise ExciseError(f"method {method!r} is not fitted from one pass over files: use excise.fit in Python")
     for target in (output, save_moments):
         if target is not None and not target.parent.is_dir():
@@ -65,7 +66,7 @@ def fit(
     table = open_table(x, z, features, concept)
     if table.z is None:
         raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
-    track = found.covariance or save_moments is not None
+    track = found.needs == "moments" or save_moments is not None
     learnt = None
     if kind is not None:
         learnt = Concept.of(next(table.batches())[1], kind=kind)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def scrub(
       excise scrub ./my-bert train -m inlp --sites residual --option rounds=20 --limit 500 -o inlp
     """
     from excise.errors import ExciseError
-    from excise.fitting import check_method
+    from excise.methods.table import check_method
     from excise.scrubbing.loop import scrub as run
 
     options = options_of(option)

@@ -60,9 +60,9 @@ def tag(
       excise tag en_ewt-ud-train.conllu bert-base-uncased -c upos -c feats.Number --max-length 128
     """
     from excise.errors import ExciseError
-    from excise.scrubbing.corpora import read_labelled, read_spacy, records
-    from excise.scrubbing.tagged import TaggedText
-    from excise.scrubbing.tagging import tag as run
+    from excise.text.corpora import read_labelled, read_spacy, records
+    from excise.text.tagged import TaggedText
+    from excise.text.tagging import tag as run
 
     chosen = dict(pair.partition("=")[::2] for pair in where or [])
     if any("=" not in pair for pair in where or []):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from excise.data.arrays import ArraySource, open_array
 from excise.data.parquet import ParquetFrame, ParquetMatrix, open_parquet
 from excise.errors import ExciseError, InputError
-from excise.moments import Moments
+from excise.moments.moments import Moments
 
 __all__ = ["Table", "aligned", "open_table"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from excise._files import replacing
 from excise.data.parquet import ParquetMatrix, open_parquet, to_matrix
 from excise.data.reading import Table, aligned
 from excise.errors import ExciseError
+from excise.files import replacing
 
 __all__ = ["apply_to_file"]
 

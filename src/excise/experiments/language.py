@@ -91,7 +91,7 @@ def load(
     Local: UD English EWT (pos_ewt.parquet), its train and test parts; by hub name what `corpus` gives.
     """
     from excise.scrubbing.models import load_model, load_tokenizer
-    from excise.scrubbing.tagging import tag
+    from excise.text.tagging import tag
 
     texts = _ewt(run, options.data) if options.data is not None else corpus(run)
     tokenizer = load_tokenizer(named.path, named.gguf_file)
@@ -121,7 +121,7 @@ def _weights(model: Any) -> str:
 
 
 def _ewt(run: Run, folder: Path) -> dict[str, Any]:
-    from excise.scrubbing.corpora import read_labelled
+    from excise.text.corpora import read_labelled
 
     path = local(folder, "pos_ewt.parquet")
     run.used(path.name, digest(path))
@@ -151,7 +151,7 @@ def universal_dependencies(run: Run) -> dict[str, Iterator[Any]]:
 
 def _sentences(table: Any) -> Iterator[Any]:
     """Sentences of a hub table with text, tokens and upos; the lines of multiword tokens have no part of speech."""
-    from excise.scrubbing.text import LabelledText, find_words
+    from excise.text.words import LabelledText, find_words
 
     kind: Any = getattr(table.features["upos"], "feature", None)
     for row in table:
@@ -165,7 +165,7 @@ def _sentences(table: Any) -> Iterator[Any]:
 
 
 def _labelled_by_spacy(run: Run, name: str) -> dict[str, Iterator[Any]]:
-    from excise.scrubbing.corpora import read_spacy
+    from excise.text.corpora import read_spacy
 
     stream = iter(from_hub(run, name, packages=("spacy",), split="validation", streaming=True))
     most = 400 if run.quick else PAPER_TOKENS // 200

@@ -15,14 +15,14 @@ __all__ = ["EXPERIMENTS", "Options", "reproduce"]
 
 # name: (module, what it shows). A later experiment is simply added.
 EXPERIMENTS: dict[str, tuple[str, str]] = {
-    "oblique": ("oblique", "the four-point example, and LEACE in three steps"),
-    "intrinsic": ("intrinsic", "what is left of the concept against the size of the edit, for every method"),
-    "fairness": ("fairness", "profession prediction: accuracy and TPR gaps before, after, and re-fitted"),
-    "amnesic": ("amnesic", "part of speech erased at one layer at a time of a masked language model"),
-    "scrubbing": ("scrubbing", "bits per byte with part of speech erased at every layer, and what fitting costs"),
+    "oblique": ("four_points", "the four-point example, and LEACE in three steps"),
+    "intrinsic": ("edit_frontier", "what is left of the concept against the size of the edit, for every method"),
+    "fairness": ("profession_gaps", "profession prediction: accuracy and TPR gaps before, after, and re-fitted"),
+    "amnesic": ("layer_by_layer", "part of speech erased at one layer at a time of a masked language model"),
+    "scrubbing": ("every_layer", "bits per byte with part of speech erased at every layer, and what fitting costs"),
     "norm-growth": ("norm_growth", "total variance after and before, by site: when does the limit fire?"),
-    "theory": ("theory", "the equivalent conditions as the strength goes from 0 to 1, and what they do not cover"),
-    "oracle": ("oracle", "oracle LEACE against LEACE: edit size, and what nonlinear probes find"),
+    "theory": ("equivalence", "the equivalent conditions as the strength goes from 0 to 1, and what they do not cover"),
+    "oracle": ("oracle_edit", "oracle LEACE against LEACE: edit size, and what nonlinear probes find"),
 }
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from excise._files import replacing, versions
 from excise.errors import ExciseError
-from excise.scrubbing.tables import markdown as table
+from excise.files import replacing, versions
+from excise.reporting.tables import markdown as table
 
 __all__ = ["Finding", "Outcome", "Run", "markdown"]
 

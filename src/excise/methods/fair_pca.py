@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from excise._array import Array, host, namespace
-from excise._linalg import basis, complement, correlations_with, scales
-from excise.class_moments import ClassMoments
-from excise.eraser import AffineEraser
+from excise.erasers.affine import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import (
-    check_strength,
-    check_whole,
-    correlation_matrix,
-    describe,
-    require_concept,
-    warn_few_rows,
-)
-from excise.moments import Moments
+from excise.methods.checks import check_strength, check_whole, describe, require_concept, warn_few_rows
+from excise.methods.geometry import affine_eraser, correlations
+from excise.moments.class_moments import ClassMoments
+from excise.moments.moments import Moments
+from excise.numerics.arrays import Array, host, namespace
+from excise.numerics.linalg import basis, complement, scales
 
 __all__ = ["fair_pca"]
 
 
 def fair_pca(
     m: Moments | ClassMoments,
-    n_components: int,
+    n_components: int | None = None,
     constraint: str = "mean",
     candidates: int | None = None,
     strength: float = 1.0,
 ) -> AffineEraser:
     """Principal components inside the directions that are uncorrelated with the concept; back-projected to d.
 
-    X is standardised; R is the null space of Cov(Z, X). "mean": the `n_components` of greatest variance in R. "covariance"
+    X is standardised; R is the null space of Cov(Z, X). "mean": the `n_components` of largest variance in R. "covariance"
     (from ClassMoments): first the `candidates` directions of R in which the groups' covariances differ least, then the
-    greatest variance among those. `eraser.transform(X)` gives the n_components coordinates.
+    largest variance among those. `eraser.transform(X)` gives the n_components coordinates.
 
     Args:
         m: Moments, or ClassMoments (needed for "covariance").
-        n_components: how many; at most d less the rank of the concept.
+        n_components: how many; at most d less the rank of the concept, which is what None takes.
         constraint: "mean" or "covariance".
         candidates: for "covariance"; halfway between n_components and what there is, unless given.
 
@@ -44,20 +38,22 @@ def fair_pca(
         ConceptError, InputError: as leace.
     """
     check_strength(strength)
-    check_whole("n_components", n_components, 1)
+    if n_components is not None:
+        check_whole("n_components", n_components, 1)
     if constraint not in ("mean", "covariance"):
         raise ExciseError(f"constraint must be 'mean' or 'covariance', got {constraint!r}")
     if constraint == "covariance" and not isinstance(m, ClassMoments):
         raise ExciseError("constraint='covariance' needs ClassMoments: the covariance of each group")
     whole = m.to_moments() if isinstance(m, ClassMoments) else m
     require_concept(whole)
-    warn_few_rows(whole)
+    warn_few_rows(whole, shrinkage="does not apply")
     D = scales(whole.var_x)
-    U, _ = basis(correlations_with(whole.cov_xz, whole.cov_zz, D))
+    U, _ = basis(correlations(whole, D))
     R = complement(U)  # (d, d - r), orthonormal
     most = R.shape[1]
     if most == 0:
         raise ExciseError(f"the concept takes all {whole.d} dimensions of X: there is no direction left without it")
+    n_components = most if n_components is None else n_components
     if n_components > most:
         raise ExciseError(
             f"n_components must be between 1 and {most} ({whole.d} features less {U.shape[1]} directions of the concept), "
@@ -68,12 +64,13 @@ def fair_pca(
         if not n_components <= keep <= most:
             raise ExciseError(f"candidates must be between {n_components} and {most}, got {keep}")
         R = R @ _least(_disagreement(m, D, R), keep)
-    S = R.T @ correlation_matrix(whole, D) @ R
+    S = R.T @ whole.correlation_matrix() @ R
     xp = namespace(S)
     variances, vectors = xp.linalg.eigh(S)
     B = R @ vectors[:, -n_components:]
     N = complement(B)
-    return AffineEraser(
+    return affine_eraser(
+        whole,
         N * D[:, None],
         strength * N / D[:, None],
         whole.mean_x,

@@ -12,18 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from excise._array import Array, as_rows, check_features, computable, convert, host
-from excise._files import versions
-from excise._linalg import canonical_correlation, extended
-from excise.eraser import AffineEraser
-from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
-from excise.methods._common import check_strength, check_whole, class_codes, warn_left
+from excise.erasers.affine import AffineEraser
+from excise.errors import ConceptError, ExciseError, warn
+from excise.files import versions
+from excise.methods.checks import check_strength, check_whole, class_codes, json_names, warn_left
+from excise.methods.training_rows import read_training_rows
+from excise.numerics.arrays import convert, host
+from excise.numerics.linalg import canonical_correlation, extend_basis
+from excise.numerics.logistic import LEAST_CHANCE
 
 __all__ = ["inlp"]
 
 
 def inlp(
-    X: Array,
+    X: Any,
     z: Any,
     rounds: int = 20,
     classifier: Any = None,
@@ -36,44 +38,31 @@ def inlp(
     """r(x) = P x with P = I - (projector on the sum of all row spaces so far), always applied to the original X.
 
     Args:
-        X: features (..., d).
+        X: features (..., d), an array or a data frame.
         z: classes, one per row.
-        rounds: at most so many.
+        rounds: the largest number of rounds.
         classifier: any scikit-learn linear classifier (with `coef_`); logistic regression unless given.
         y: the task: with it, each round trains on the rows of one class of y, in turn (the by-class variant).
-        kind: "categorical" where the labels do not say it themselves.
-        seed: for the classifier, where it has a random state.
+        kind: "categorical" if it cannot be inferred from the labels.
+        strength: 1 erases, 0 changes nothing.
+        seed: for the classifier, if it has a random state.
         progress: called with the figures of each round.
 
     A round is at chance when, on the rows that it was trained on, its accuracy exceeds the majority's share by no more than
-    one standard error, and its loss is below the constant's by no more than random labels would give. `info["rounds"]` has loss and accuracy per round, `info["at_chance"]` says whether it got there.
+    one standard error, and its loss is below the constant's by no more than random labels would give. `info["rounds"]` has
+    loss and accuracy per round, `info["at_chance"]` says whether it got there.
 
     Raises:
         InputError, ConceptError: as leace; also a concept that is not one column of classes.
     """
-    X = check_features(X)
-    if X.ndim < 2:
-        raise InputError(f"X has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
     check_whole("rounds", rounds, 1)
     check_whole("seed", seed, 0)
     check_strength(strength)
     if isinstance(classifier, type):
         raise ExciseError(f"classifier must be an object, not a class: {classifier.__name__}()")
-    rows = as_rows(computable(X))
-    data = host(rows).astype(np.float64)
-    if not np.isfinite(data).all():
-        raise InputError(
-            f"X has {int((~np.isfinite(data)).sum())} values that are NaN or infinite: remove or impute them"
-        )
-    labels, names = class_codes(z, tuple(X.shape[:-1]), len(data), kind)
-    groups = _groups(y, tuple(X.shape[:-1]), labels)
-    d = data.shape[1]
-    # Centred and divided by one number: the same row spaces, and a penalty that means the same in all units.
-    game = data - data.mean(axis=0)
-    unit = float(np.sqrt(np.mean(game**2)))
-    if unit == 0.0 or not np.isfinite(unit):
-        raise InputError("X is constant, or its squares overflow: there is nothing to project")
-    game /= unit
+    rows = read_training_rows(X, z, kind)
+    game, labels, d = np.asarray(host(rows.X)), rows.codes, rows.d
+    groups = _groups(y, rows.lead, labels)
     B = np.zeros((d, 0))
     history: list[dict[str, Any]] = []
     quiet = 0  # groups in a row that were at chance
@@ -85,39 +74,25 @@ def inlp(
         history.append(figures)
         if progress is not None:
             progress(figures)
-        quiet = quiet + 1 if _at_chance(figures, (d - B.shape[1]) * (len(names) - 1) / len(part)) else 0
+        quiet = quiet + 1 if _at_chance(figures, (d - B.shape[1]) * (len(rows.classes) - 1) / len(part)) else 0
         if quiet >= len(groups):
             break
         if quiet == 0:
-            B = extended(B, weights)
+            B = extend_basis(B, weights)
         if B.shape[1] == d:
             break
     at_chance = quiet >= len(groups) or B.shape[1] == d  # without features there is nothing but chance
-    if not at_chance:
-        last = history[-1]
-        warnings.warn(
-            f"INLP has not reached chance: after {len(history)} rounds and {B.shape[1]} directions a linear classifier still "
-            f"has accuracy {last['accuracy']:.3f} (majority {last['majority']:.3f}); raise rounds, or use leace",
-            ExciseWarning,
-            stacklevel=2,
-        )
-    slow = sum(not h["converged"] for h in history)
-    if slow:
-        warnings.warn(
-            f"the classifier did not converge in {slow} of {len(history)} rounds: raise its max_iter",
-            ExciseWarning,
-            stacklevel=2,
-        )
     before = canonical_correlation(game, labels)
     after = canonical_correlation(game - game @ B @ B.T, labels) if B.shape[1] < d else 0.0
+    _warn(at_chance, history, B.shape[1])
     if at_chance:
-        warn_left(before, after, float(np.sqrt(d / len(data))), "INLP")
+        warn_left(before, after, float(np.sqrt(d / rows.n)), "INLP")
     info = {
         "method": "inlp",
-        "n": float(len(data)),
-        "rows": len(data),
+        "n": float(rows.n),
+        "rows": rows.n,
         "d": d,
-        "classes": [list(name) if isinstance(name, tuple) else name for name in names],
+        "classes": json_names(rows.classes),
         "rounds": history,
         "at_chance": at_chance,
         "canonical_before": before,
@@ -127,19 +102,35 @@ def inlp(
         "seed": seed,
         "versions": versions(),
     }
-    B = convert(B, rows)
-    return AffineEraser(B, strength * B, convert(np.zeros(d), rows), info)
+    B = convert(B, rows.like)
+    return AffineEraser(B, strength * B, convert(np.zeros(d), rows.like), info, None, rows.concept, rows.feature_names)
+
+
+def _warn(at_chance: bool, history: list[dict[str, Any]], rank: int) -> None:
+    if not at_chance:
+        last = history[-1]
+        warn(
+            f"INLP has not reached chance: after {len(history)} rounds and {rank} directions a linear classifier still has "
+            f"accuracy {last['accuracy']:.3f} (majority {last['majority']:.3f}); raise rounds, or use leace",
+            code="not-at-chance",
+        )
+    slow = sum(not h["converged"] for h in history)
+    if slow:
+        warn(
+            f"the classifier did not converge in {slow} of {len(history)} rounds: raise its max_iter",
+            code="not-converged",
+        )
 
 
 def _at_chance(figures: dict[str, Any], by_chance: float) -> bool:
-    """Accuracy and, where there is one, loss as if the labels were random; `by_chance` nats are gained by overfitting."""
+    """Accuracy and, if there is one, loss as if the labels were random; `by_chance` nats are gained by overfitting."""
     if figures["accuracy"] > figures["majority"] + figures["standard_error"]:
         return False
     return figures["loss"] is None or bool(figures["trivial_loss"] - figures["loss"] <= by_chance)
 
 
 def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:
-    """Rows of each class of y that have at least two classes of the concept; all rows where there is no y."""
+    """Rows of each class of y that have at least two classes of the concept; all rows if there is no y."""
     if y is None:
         return [np.arange(len(labels))]
     codes, _ = class_codes(y, lead, len(labels), what="y (the task)")
@@ -151,6 +142,7 @@ def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:
 
 
 def _train(X: Any, labels: Any, classifier: Any, seed: int) -> tuple[dict[str, Any], Any]:
+    """Figures of a classifier on its own rows, and its weights; any linear classifier of scikit-learn may be given."""
     from sklearn.base import clone
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -181,4 +173,4 @@ def _log_loss(model: Any, X: Any, labels: Any) -> float | None:
         return None  # a support vector machine has no probabilities
     proba = model.predict_proba(X)
     place = np.searchsorted(model.classes_, labels)
-    return float(-np.log(np.maximum(proba[np.arange(len(labels)), place], 1e-300)).mean())
+    return float(-np.log(np.maximum(proba[np.arange(len(labels)), place], LEAST_CHANCE)).mean())

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from excise._array import Array, convert, namespace
-from excise._chunks import small_products
-from excise._linalg import (
-    basis,
-    correlations_with,
-    force_dual,
-    inverse_root,
-    scales,
-    singular_values,
-)
-from excise._whitening import least_dual, whitening
-from excise.eraser import AffineEraser
+from excise.erasers.affine import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import (
+from excise.methods.checks import (
     check_strength,
-    correlation_matrix,
     describe,
     require_concept,
+    warn_all_erased,
     warn_few_rows,
     warn_hidden,
     warn_rank_zero,
 )
-from excise.moments import Moments
-from excise.shrinkage import Shrinkage, shrink
+from excise.methods.geometry import affine_eraser, functions_of_concept, geometry
+from excise.moments.moments import Moments
+from excise.numerics.arrays import Array, convert, host, namespace
+from excise.numerics.chunks import small_products
+from excise.numerics.linalg import force_dual, singular_values
+from excise.numerics.shrinkage import Shrinkage
+from excise.numerics.whitening import least_dual
 
 __all__ = ["leace"]
 
@@ -40,7 +34,7 @@ __all__ = ["leace"]
 def leace(
     m: Moments,
     affine: bool = True,
-    shrinkage: Shrinkage = "none",
+    shrinkage: Shrinkage = "auto",
     limit_norm: bool | Moments = False,
     strength: float = 1.0,
 ) -> AffineEraser:
@@ -49,11 +43,13 @@ def leace(
     Args:
         m: moments of X (d features) and the concept.
         affine: keep the mean of X; False erases without centring, r(x) = P x.
-        shrinkage: "oas" or "optimal" shrink the correlation matrix of X: a calmer edit where n is small against d.
-            It guards all the same; `info["canonical_correlations"]` are then those under the shrunk matrix.
+        shrinkage: of the correlation matrix of X. "auto" is "none" with 10 rows per feature or more, and "oas" with fewer,
+            where the smallest edit of these rows would be a huge one of new rows. It guards just as exactly; the edit of
+            these rows is then no longer the smallest. `info["shrinkage"]` records what was chosen, and
+            `info["canonical_correlations"]` are those under the shrunk matrix.
         limit_norm: mix P with the orthogonal projector where P would let the total variance grow; measured on `m`, or on
             the Moments given here.
-        strength: 1 erases, 0 changes nothing, 2 turns the sign of the correlation.
+        strength: 1 erases, 0 changes nothing, 2 reverses the sign of the correlation.
 
     Raises:
         ConceptError: one class only, or labels that do not vary.
@@ -71,25 +67,23 @@ def leace(
     if isinstance(limit_norm, np.bool_):
         limit_norm = bool(limit_norm)
     assert m.d is not None
-    warn_few_rows(m)
     with small_products(m.d):
         return _solve(m, affine, shrinkage, limit_norm, strength)
 
 
 def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Moments, strength: float) -> AffineEraser:
-    D = scales(m.var_x)  # (d,) standard deviations
-    R, intensity = shrink(correlation_matrix(m, D), m.n, shrinkage)  # (d, d)
-    A = correlations_with(m.cov_xz, m.cov_zz, D)  # (d, k): Sxz without units
-    U, _ = basis(A)  # (d, r): colsp(U) = colsp(D^-1 Sxz)
-    F = whitening(R, A, m.eps_xx, m.rounding)  # R = F F^T
+    g = geometry(m, shrinkage)
+    D, U, F = g.D, g.U, g.F  # colsp(U) = colsp(D^-1 Sxz), U orthonormal
     xp = namespace(U)
     if U.shape[1] == 0:
         warn_rank_zero()
         V = U
     else:
-        V = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1, so V^T U = I
+        V = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1 with R = F F^T, so V^T U = I
         warn_hidden(F.hidden)
-    canonical = singular_values(F.whiten(m.cov_xz / D[:, None] @ inverse_root(m.cov_zz)))[: U.shape[1]]
+    warn_few_rows(m, g.shrinkage)
+    warn_all_erased(U.shape[1], m)
+    canonical = singular_values(F.whiten(m.whitened_cov_xz / D[:, None]))[: U.shape[1]]
     # Back in the units of X: P = I - (D U) (D^-1 V)^T.
     varies = xp.astype(m.var_x > 0, D.dtype)  # constant features stay as they are, to the last bit
     left, right = U * (D * varies)[:, None], V * (varies / D)[:, None]
@@ -97,7 +91,9 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
     mix = 1.0
     if limit_norm is not False and U.shape[1]:
         right, mix = _limited(left, right, m if limit_norm is True else limit_norm)
-    return AffineEraser(
+    exact = mix == 1.0 and g.intensity == 0.0  # then a feature that is a function of the concept vanishes
+    return affine_eraser(
+        m,
         left,
         strength * right,
         m.mean_x if affine else xp.zeros_like(m.mean_x),
@@ -106,20 +102,21 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
             "leace",
             affine=affine,
             strength=strength,
-            shrinkage=shrinkage,
-            shrinkage_intensity=intensity,
+            shrinkage=g.shrinkage,
+            shrinkage_intensity=g.intensity,
             limit_norm_mix=mix,
-            canonical_correlations=[float(c) for c in canonical],
+            canonical_correlations=host(canonical).tolist(),
             solver=F.method,
             rank_kept=F.kept,
             rank_dropped=F.dropped,
             rcond=F.rcond,
         ),
+        emptied=functions_of_concept(m) if exact and U.shape[1] else None,
     )
 
 
 def _limited(left: Array, right: Array, m: Moments) -> tuple[Array, float]:
-    """V' = a V + (1 - a) V_Q with the greatest a in [0, 1] for which total variance does not grow (Appendix F).
+    """V' = a V + (1 - a) V_Q with the largest a in [0, 1] for which total variance does not grow (Appendix F).
 
     Q = I - U U^T, U orthonormal in the original units. With E = V - U the cross terms cancel:
     tr(P' S P'^T) = tr(S) - tr(U^T S U) + a^2 tr(E^T S E).
@@ -127,11 +124,11 @@ def _limited(left: Array, right: Array, m: Moments) -> tuple[Array, float]:
     xp = namespace(left)
     if not isinstance(m, Moments) or m.d != left.shape[0]:
         raise ExciseError(f"limit_norm must be True, False or Moments of {left.shape[0]} features, got {m!r}")
-    S = convert(m.cov_xx, left)
     U, T = xp.linalg.qr(left)  # left = U T
     E = right @ T.T - U
-    removed = float(xp.sum(U * (S @ U)))
-    added = float(xp.sum(E * (S @ E)))
+    both = convert(m.cov_xx_times(convert(xp.concat([U, E], axis=1), m.mean_x)), left)
+    r = U.shape[1]
+    removed, added = float(xp.sum(U * both[:, :r])), float(xp.sum(E * both[:, r:]))
     if added <= removed:
         return right, 1.0
     a = float(np.sqrt(removed / added))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from excise._array import host
-from excise._linalg import inverse_root, scales, singular_values
-from excise.eraser import OracleEraser
-from excise.methods._common import describe, require_concept, warn_rank_zero
-from excise.moments import Moments
+from excise.erasers.oracle import OracleEraser
+from excise.methods.checks import describe, require_concept, warn_rank_zero
+from excise.methods.geometry import functions_of_concept
+from excise.moments.moments import Moments
+from excise.numerics.arrays import convert, host
+from excise.numerics.linalg import scales, singular_values
 
 __all__ = ["oracle"]
 
@@ -15,7 +16,7 @@ def oracle(m: Moments) -> OracleEraser:
     """r(x, z) = x - Sxz Szz^+ (z - mean z): what is left of X after regressing it on Z, with the mean kept.
 
     It guards linearly, but it moves x by an amount that depends on the label: a nonlinear model may find the label
-    *more* easily afterwards.
+    *more* easily afterwards. A feature with few distinct values then gives the class away by its fraction.
 
     Raises:
         ConceptError: one class only, or labels that do not vary.
@@ -28,14 +29,17 @@ def oracle(m: Moments) -> OracleEraser:
     [5.0, 6.0, 5.0, 6.0]
     """
     require_concept(m)
-    T = inverse_root(m.cov_zz)  # (k, r): Szz^+ = T T^T
-    correlations = m.cov_xz / scales(m.var_x)[:, None] @ T
-    sizes = host(singular_values(correlations))
+    sizes = host(singular_values(m.whitened_cov_xz / scales(m.var_x)[:, None]))
     if not (sizes > 0).any():
         warn_rank_zero()
+    emptied = functions_of_concept(m)
+    at = convert(emptied, m.mean_x)
     return OracleEraser(
-        m.cov_xz @ T @ T.T,
+        m.regression,
         m.mean_z,
         m.concept,
         describe(m, "oracle", standardised_correlations=sizes.tolist()),
+        m.feature_names,
+        at if len(emptied) else None,
+        m.mean_x[at] if len(emptied) else None,
     )

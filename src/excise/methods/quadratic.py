@@ -6,18 +6,19 @@ it least. Needs the label of every row when it is applied.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from excise._array import Array, namespace
-from excise._linalg import UNEQUAL, inverse_root_psd, rank_psd, root_psd, scales
-from excise.class_moments import ClassMoments
-from excise.errors import ExciseError, ExciseWarning, InputError
-from excise.methods._common import describe, require_concept
-from excise.shrinkage import Shrinkage, shrink
-from excise.transport import TransportEraser, transport_map
+from excise.erasers.transport import TransportEraser, transport_map
+from excise.errors import InputError, warn
+from excise.methods.checks import check_number, describe, require_concept
+from excise.moments.class_moments import ClassMoments
+from excise.numerics.arrays import Array, namespace
+from excise.numerics.linalg import inverse_root_psd, rank_psd, root_psd, scales
+from excise.numerics.memory import require_memory
+from excise.numerics.precision import UNEQUAL
+from excise.numerics.shrinkage import Shrinkage, shrink
 
 __all__ = ["quadratic"]
 
@@ -34,7 +35,7 @@ def quadratic(
         m: a mean and covariance per class.
         shrinkage: shrinks each class's correlation matrix first; the covariances then agree only as far as it was right.
         tolerance: relative change of S* at which the iteration stops.
-        max_iterations: after so many, a warning says how far it is.
+        max_iterations: the iteration gives up after this many, with a warning.
 
     Raises:
         ConceptError: one class only.
@@ -50,8 +51,13 @@ def quadratic(
     if rows.min() < 2:
         few = m.names[int(np.argmin(rows))]
         raise InputError(f"class {few!r} has {rows.min()} row: quadratic erasure needs a covariance per class")
-    if not np.isfinite(tolerance) or tolerance <= 0:
-        raise ExciseError(f"tolerance must be a positive number, got {tolerance}")
+    check_number("tolerance", tolerance, positive=True)
+    d = whole.d or 0
+    require_memory(
+        4 * 8 * len(rows) * d * d,
+        f"quadratic erasure of {len(rows)} classes of {d} features",
+        "erase fewer classes, or use leace",
+    )
     D = scales(whole.var_x)
     units = D[:, None] * D[None, :]
     xp = namespace(D)
@@ -66,11 +72,10 @@ def quadratic(
     maps = [transport_map(S, target) for S in covs]
     left = max(float(xp.max(xp.abs(T @ S @ T.T - target))) for T, S in zip(maps, covs, strict=True))
     if left > UNEQUAL:
-        warnings.warn(
+        warn(
             f"the class covariances cannot be made equal by linear maps (they still differ by {left:.2g}, in units of the "
             f"features' variances): some class does not vary where another does; pass shrinkage='oas', or drop those features",
-            ExciseWarning,
-            stacklevel=2,
+            code="unequal-covariances",
         )
     info: dict[str, Any] = describe(
         whole, "quadratic", shrinkage=shrinkage, shrinkage_intensity=intensities, residual=left
@@ -84,6 +89,7 @@ def quadratic(
         m.names,
         m.concept,
         {**info, **report},
+        m.feature_names,
     )
 
 
@@ -107,10 +113,9 @@ def _barycentre(covs: list[Array], weights: Any, tolerance: float, most: int) ->
         S = new
         if change < tolerance:
             return S, {"iterations": iteration, "converged": True, "closed_form": False}
-    warnings.warn(
+    warn(
         f"the barycentre has not converged: after {most} iterations it still changes by {change:.2g} (tolerance "
         f"{tolerance:g}); raise max_iterations, or pass shrinkage='oas' if the class covariances are singular",
-        ExciseWarning,
-        stacklevel=3,
+        code="not-converged",
     )
     return S, {"iterations": most, "converged": False, "closed_form": False, "last_change": change}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from excise._files import versions
-from excise.eraser import AffineEraser
+from excise.erasers.affine import AffineEraser
 from excise.errors import ExciseError
+from excise.files import versions
+from excise.methods.checks import check_strength, require_concept
+from excise.methods.geometry import concept_rank
+from excise.moments.moments import Moments
 
-__all__ = ["random_projection"]
+__all__ = ["random_like", "random_projection"]
 
 
 def random_projection(d: int, rank: int, seed: int, strength: float = 1.0) -> AffineEraser:
@@ -18,8 +23,7 @@ def random_projection(d: int, rank: int, seed: int, strength: float = 1.0) -> Af
     >>> e.rank, bool(np.allclose(e.P @ e.P, e.P))
     (3, True)
     """
-    if isinstance(strength, str) or not np.isfinite(strength):
-        raise ExciseError(f"strength must be a finite number, got {strength!r}")
+    check_strength(strength)
     if int(rank) != rank or not 0 <= rank <= d or d < 1:
         raise ExciseError(f"rank must be between 0 and d = {d}, got {rank}")
     U, T = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, rank)))
@@ -33,3 +37,11 @@ def random_projection(d: int, rank: int, seed: int, strength: float = 1.0) -> Af
         "versions": versions(),
     }
     return AffineEraser(U, strength * U, np.zeros(d), info)
+
+
+def random_like(m: Moments, rank: int | None = None, seed: int = 0, strength: float = 1.0) -> AffineEraser:
+    """A random projection of the rank that LEACE would remove, unless told otherwise: the control of an experiment."""
+    require_concept(m)
+    assert m.d is not None
+    eraser = random_projection(m.d, min(m.d, concept_rank(m) if rank is None else rank), seed, strength)
+    return replace(eraser, concept=m.concept, feature_names=m.feature_names)

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from excise._array import host, namespace
-from excise._linalg import basis, correlations_with, scales
-from excise.eraser import AffineEraser
+from excise.erasers.affine import AffineEraser
 from excise.errors import ExciseError
-from excise.methods._common import check_strength, check_whole, describe, require_concept, warn_few_rows, warn_rank_zero
-from excise.moments import Moments
+from excise.methods.checks import (
+    check_strength,
+    check_whole,
+    describe,
+    require_concept,
+    warn_all_erased,
+    warn_few_rows,
+    warn_rank_zero,
+)
+from excise.methods.geometry import affine_eraser, correlations
+from excise.moments.moments import Moments
+from excise.numerics.arrays import host, namespace
+from excise.numerics.linalg import basis, scales
 
-__all__ = ["concept_rank", "mean_projection", "sal"]
+__all__ = ["mean_projection", "sal"]
 
 
 def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEraser:
@@ -37,7 +46,7 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     check_strength(strength)
     require_concept(m)
     D = scales(m.var_x)
-    directions, _ = basis(correlations_with(m.cov_xz, m.cov_zz, D))  # the rank, decided without units
+    directions, _ = basis(correlations(m, D))  # the rank, decided without units
     full = directions.shape[1]
     if rank is not None:
         check_whole("rank", rank, 1)
@@ -51,16 +60,11 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
         U, _ = xp.linalg.qr(directions * D[:, None])
     else:
         U = xp.linalg.svd(m.cov_xz, full_matrices=False)[0][:, :rank]
-    warn_few_rows(m)
+    warn_few_rows(m, shrinkage="does not apply")
+    warn_all_erased(U.shape[1], m)
     about = describe(m, "sal", strength=strength, rank_of_cross_covariance=full, guards=rank in (None, full))
     about["singular_values"] = host(xp.linalg.svdvals(m.cov_xz)).tolist()
-    return AffineEraser(U, strength * U, xp.zeros_like(m.mean_x), about)
-
-
-def concept_rank(m: Moments) -> int:
-    """Rank of the cross-covariance, decided without units: how many dimensions LEACE and SAL remove."""
-    require_concept(m)
-    return int(basis(correlations_with(m.cov_xz, m.cov_zz, scales(m.var_x)))[0].shape[1])
+    return affine_eraser(m, U, strength * U, xp.zeros_like(m.mean_x), about)
 
 
 def mean_projection(m: Moments, strength: float = 1.0) -> AffineEraser:

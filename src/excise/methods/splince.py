@@ -6,32 +6,18 @@ price is in `eraser.info`.
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
-from excise._array import Array, convert, host, namespace
-from excise._chunks import small_products
-from excise._linalg import (
-    INFEASIBLE,
-    basis,
-    correlations_with,
-    force_dual,
-    scales,
-    singular_values,
-)
-from excise._whitening import least_dual, whitening
-from excise.eraser import AffineEraser
-from excise.errors import ConceptError, ExciseWarning, InputError
-from excise.methods._common import (
-    check_strength,
-    correlation_matrix,
-    describe,
-    require_concept,
-    warn_few_rows,
-    warn_rank_zero,
-)
-from excise.moments import Moments
+from excise.erasers.affine import AffineEraser
+from excise.errors import ConceptError, InputError, warn
+from excise.methods.checks import check_strength, describe, require_concept, warn_few_rows, warn_rank_zero
+from excise.methods.geometry import affine_eraser, correlations, geometry
+from excise.moments.moments import Moments
+from excise.numerics.arrays import host, namespace
+from excise.numerics.chunks import small_products
+from excise.numerics.linalg import basis, force_dual, scales, singular_values
+from excise.numerics.precision import INFEASIBLE
+from excise.numerics.whitening import least_dual
 
 __all__ = ["splince"]
 
@@ -58,7 +44,7 @@ def splince(m: Moments, task: Moments, strength: float = 1.0) -> AffineEraser:
         raise InputError(
             f"the concept's moments have {m.d} features, the task's have {task.d}: both must be of the same X"
         )
-    warn_few_rows(m)
+    warn_few_rows(m, shrinkage="does not apply")
     assert m.d is not None
     with small_products(m.d):
         return _solve(m, task, strength)
@@ -67,39 +53,41 @@ def splince(m: Moments, task: Moments, strength: float = 1.0) -> AffineEraser:
 def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
     D = scales(m.var_x)
     xp = namespace(D)
-    A = correlations_with(m.cov_xz, m.cov_zz, D)  # concept
-    B = convert(correlations_with(task.cov_xz, task.cov_zz, convert(D, task.mean_x)), D)  # task
-    left, _ = basis(A)
+    B = correlations(task, D)  # of the features with the task
+    g = geometry(m, beside=B)
+    F, left = g.F, g.U
     if left.shape[1] == 0:
         warn_rank_zero()
-        return AffineEraser(left, left, m.mean_x, describe(m, "splince", strength=strength, rank_of_task=0))
-    F = whitening(correlation_matrix(m, D), xp.concat([A, B], axis=1), m.eps_xx, m.rounding)
+        return affine_eraser(m, left, left, m.mean_x, describe(m, "splince", strength=strength, rank_of_task=0))
     U = xp.linalg.qr(F.whiten(left))[0]
     task_directions = basis(B)[0]
     Q = xp.linalg.qr(F.whiten(task_directions))[0]
     rest = U - Q @ (Q.T @ U)
     rest = rest - Q @ (Q.T @ rest)  # twice is enough: orthogonal to Q to rounding
     sines = host(singular_values(rest))  # of the angles between the two subspaces
-    smallest = float(sines[-1]) if Q.shape[1] + U.shape[1] <= m.d else 0.0
+    smallest = float(sines[-1]) if Q.shape[1] + U.shape[1] <= (m.d or 0) else 0.0
+    degrees = float(np.degrees(np.arcsin(min(1.0, smallest))))
     if smallest < INFEASIBLE:
         raise ConceptError(
             f"SPLINCE is infeasible: the concept and the task share a direction (smallest angle between them "
-            f"{np.degrees(np.arcsin(min(1.0, smallest))):.2g} degrees, {U.shape[1]} + {Q.shape[1]} directions in {m.d} "
-            f"features), so none can be erased without the other; use leace, or a task with fewer classes"
+            f"{degrees:.2g} degrees, {U.shape[1]} + {Q.shape[1]} directions in {m.d} features), so neither can be erased "
+            f"without the other; use leace, or a task with fewer classes",
+            code="infeasible",
         )
     V = xp.linalg.qr(rest)[0]
     dual = force_dual(F.whiten_transposed(V), left)
     condition = 1.0 / smallest
     if condition > 100:
-        warnings.warn(
-            f"concept and task are almost the same direction ({np.degrees(np.arcsin(smallest)):.2g} degrees apart): keeping "
-            f"the task costs a large edit (condition {condition:.3g})",
-            ExciseWarning,
-            stacklevel=4,
+        warn(
+            f"concept and task are almost the same direction ({degrees:.2g} degrees apart): keeping the task costs a large "
+            f"edit (condition {condition:.3g})",
+            code="large-edit",
         )
-    price = _edit(m, left, dual, D) / _edit(m, left, least_dual(F, left), D)
-    return AffineEraser(
-        left * D[:, None],
+    outer = left * D[:, None]
+    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(outer, least_dual(F, left) / D[:, None])
+    return affine_eraser(
+        m,
+        outer,
         strength * dual / D[:, None],
         m.mean_x,
         describe(
@@ -108,13 +96,7 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
             strength=strength,
             rank_of_task=int(Q.shape[1]),
             condition=condition,
-            smallest_angle_degrees=float(np.degrees(np.arcsin(min(1.0, smallest)))),
+            smallest_angle_degrees=degrees,
             edit_over_leace=price,
         ),
     )
-
-
-def _edit(m: Moments, left: Array, dual: Array, D: Array) -> float:
-    """Mean squared edit: tr(U V^T Sxx V U^T), in the units of X."""
-    U, V = left * D[:, None], dual / D[:, None]
-    return float(namespace(U).sum((U.T @ U) * (V.T @ (m.cov_xx @ V))))

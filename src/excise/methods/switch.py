@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from excise._array import convert, host, namespace
-from excise._linalg import INFEASIBLE, basis_and_rows, scales, share_outside
-from excise._whitening import least_dual, whitening
-from excise.eraser import AffineEraser
+from excise.erasers.affine import AffineEraser
 from excise.errors import ConceptError, InputError
-from excise.methods._common import check_strength, correlation_matrix, describe, require_concept, warn_few_rows
-from excise.moments import Moments
+from excise.methods.checks import check_strength, describe, json_names, require_concept, warn_few_rows
+from excise.methods.geometry import affine_eraser, geometry
+from excise.moments.moments import Moments
+from excise.numerics.arrays import convert, host
+from excise.numerics.linalg import basis_and_rows, scales, share_outside
+from excise.numerics.precision import INFEASIBLE
+from excise.numerics.whitening import least_dual
 
 __all__ = ["switch"]
 
@@ -32,10 +34,9 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"switch needs two concepts of the same width on the same features, got {m1.k} columns on {m1.d} features and "
             f"{m2.k} columns on {m2.d}"
         )
-    warn_few_rows(m1)
+    warn_few_rows(m1, shrinkage="does not apply")
     D = scales(m1.var_x)
-    xp = namespace(D)
-    one = scales(xp.linalg.diagonal(m1.cov_zz))  # the units of Z drop out
+    one = scales(m1.var_z)  # the units of Z drop out
     A1 = m1.cov_xz / D[:, None] / one[None, :]
     A2 = convert(m2.cov_xz, D) / D[:, None] / one[None, :]
     U, s, H = basis_and_rows(A1)  # A1 = U s H^T
@@ -43,20 +44,10 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
     if outside > INFEASIBLE:
         raise ConceptError(
             f"cannot switch: the second concept correlates with X in a combination of its columns in which the first does "
-            f"not ({outside:.2g} of its size); use concepts with the same number of classes"
+            f"not ({outside:.2g} of its size); use concepts with the same number of classes",
+            code="infeasible",
         )
-    F = whitening(correlation_matrix(m1, D), A1, m1.eps_xx, m1.rounding)
-    right = least_dual(F, U)
+    right = least_dual(geometry(m1).F, U)
     left = (A1 - A2) @ H / s[None, :]
-    return AffineEraser(
-        left * D[:, None],
-        strength * right / D[:, None],
-        m1.mean_x,
-        describe(
-            m1,
-            "switch",
-            strength=strength,
-            to=[list(n) if isinstance(n, tuple) else n for n in m2.concept.names],
-            singular_values=host(s).tolist(),
-        ),
-    )
+    info = describe(m1, "switch", strength=strength, to=json_names(m2.concept.names), singular_values=host(s).tolist())
+    return affine_eraser(m1, left * D[:, None], strength * right / D[:, None], m1.mean_x, info)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from excise.scrubbing.amnesic import Amnesic
-from excise.scrubbing.decodability import Decodability
-from excise.scrubbing.measures import EvaluationTable
+from excise.measuring.amnesic import Amnesic
+from excise.measuring.decodability import Decodability
+from excise.measuring.figures import EvaluationTable
 
 __all__ = ["amnesic_picture", "decodability_picture", "evaluation_picture"]
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from excise import _files
-from excise.eraser import AffineEraser, OracleEraser
+from excise import files
+from excise.erasers.protocol import Eraser
+from excise.erasers.stored import ERASERS
 from excise.errors import FileFormatError, InputError
-from excise.scrubbing.controls import RandomEraser
-from excise.scrubbing.scrubber import Eraser, Scrubber
+from excise.scrubbing.scrubber import Scrubber
 
 __all__ = ["holds_scrubber", "read_folder", "write_folder"]
 
-KINDS: dict[str, Any] = {"AffineEraser": AffineEraser, "OracleEraser": OracleEraser, "RandomEraser": RandomEraser}
-DESCRIPTION, ERASERS = "scrubber.json", "erasers"
+DESCRIPTION, FOLDER = "scrubber.json", "erasers"
 
 
 def holds_scrubber(folder: str | os.PathLike[str]) -> bool:
@@ -37,28 +35,28 @@ def write_folder(folder: str | os.PathLike[str], scrubber: Scrubber, complete: b
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise FileFormatError(f"{target} is a file: a scrubber is saved as a folder")
-    ours = holds_scrubber(target) or (target / ERASERS).is_dir()
+    ours = holds_scrubber(target) or (target / FOLDER).is_dir()
     if target.is_dir() and not ours and any(target.iterdir()):
         raise FileFormatError(f"the folder {target} holds other files: save a scrubber into an empty or a new folder")
-    (target / ERASERS).mkdir(parents=True, exist_ok=True)
+    (target / FOLDER).mkdir(parents=True, exist_ok=True)
     if not known:
         (target / DESCRIPTION).unlink(missing_ok=True)  # never the description of one scrubber with erasers of another
     sites = []
     for number, (path, eraser) in enumerate(scrubber.erasers.items()):
         name = f"{number:04d}.safetensors"
         if number >= known:
-            eraser.save(target / ERASERS / name)
+            eraser.save(target / FOLDER / name)
         sites.append({"path": path, "file": name, "figures": scrubber.figures.get(path, {})})
     description = {
-        "format": _files.FORMAT,
+        "format": files.FORMAT,
         "kind": "Scrubber",
-        "versions": _files.versions() | {"torch": torch.__version__},
+        "versions": files.versions() | {"torch": torch.__version__},
         "about": scrubber.about,
         "identity": scrubber.identity,
         "sites": sites,
         "complete": complete,
     }
-    with _files.replacing(target / DESCRIPTION) as temporary:
+    with files.replacing(target / DESCRIPTION) as temporary:
         temporary.write_text(json.dumps(description, indent=1))
 
 
@@ -81,13 +79,13 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[Scrubber, bool]:
             raise KeyError("kind")
     except (ValueError, KeyError, TypeError):
         raise FileFormatError(f"{source / DESCRIPTION} was not written by excise, or is damaged") from None
-    if version > _files.FORMAT:
-        raise FileFormatError(f"{source} has format {version}, this excise reads up to {_files.FORMAT}: upgrade excise")
+    if version > files.FORMAT:
+        raise FileFormatError(f"{source} has format {version}, this excise reads up to {files.FORMAT}: upgrade excise")
     try:
         erasers: dict[str, Eraser] = {}
         for site in sites:
-            kind, arrays, about = _files.read(source / ERASERS / site["file"])
-            erasers[site["path"]] = KINDS[kind].from_stored(arrays, about)
+            kind, arrays, about = files.read(source / FOLDER / site["file"])
+            erasers[site["path"]] = ERASERS[kind].from_stored(arrays, about)
         figures = {site["path"]: site["figures"] for site in sites}
         return Scrubber(erasers, figures, stored["identity"], stored["about"]), stored["complete"]
     except (KeyError, TypeError, InputError, FileNotFoundError) as error:

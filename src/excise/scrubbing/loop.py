@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from excise._chunks import quiet_pools
-from excise.errors import ExciseError, ExciseWarning
-from excise.fitting import Method, check_method
+from excise.errors import ExciseError, warn
+from excise.methods.table import Method, check_method
+from excise.numerics.chunks import quiet_pools
+from excise.scrubbing.batches import Data
 from excise.scrubbing.cache import Cache, choose
 from excise.scrubbing.capture import evaluating
 from excise.scrubbing.folder import holds_scrubber, read_folder, write_folder
-from excise.scrubbing.gathered import Gathered
 from excise.scrubbing.identity import check_identity, identify
-from excise.scrubbing.labels import Data
 from excise.scrubbing.passes import Passes
 from excise.scrubbing.progress import Bar
 from excise.scrubbing.scrubber import Scrubber
+from excise.scrubbing.site_fit import SiteFit
 from excise.scrubbing.sites import Group, Layout, Sites, find_sites
 
 __all__ = ["scrub"]
@@ -62,11 +62,11 @@ def scrub(
     assert data.first is not None
     with evaluating(model):
         layout = find_sites(model, data.first, sites)
-        if not sequential or method == "random":
+        if not sequential or found.redrawn:
             layout = _one_level(layout)
         scrubber = _start(model, data, layout, method, options, sequential)
         if resume is not None:
-            _take_up(scrubber, model, Path(resume))
+            _resume(scrubber, model, Path(resume))
         sizes = [B * T * layout.width * layout.dtype.itemsize for B, T in data.sizes]
         mode = choose(cache, sum(sizes), next(model.parameters()).device, resume, layout.chained)
         bar = Bar(layout, data.tokens, progress)
@@ -86,7 +86,7 @@ def _check_method(method: str, options: dict[str, Any]) -> Method:
     for name in ("y", "kind", "progress"):
         if name in options:
             raise ExciseError(f"scrub has no option {name!r} for method {method!r}")
-    if found.takes in ("task", "class moments"):
+    if found.uses_task == "must" or found.needs_with(options) == "class moments":
         raise ExciseError(f"method {method!r} cannot scrub a model: it needs more than one label per token")
     return found
 
@@ -123,7 +123,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def _take_up(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
+def _resume(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
     """Erasers of the blocks that an earlier run has finished.
 
     Raises:
@@ -148,7 +148,7 @@ def _take_up(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
 
 def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Bar, resume: Any) -> None:
     method, erasers, seconds = scrubber.about["method"], scrubber.erasers, scrubber.about["seconds"]
-    at_work = erasers if scrubber.about["arguments"]["sequential"] and method != "random" else {}
+    at_work = erasers if scrubber.about["arguments"]["sequential"] and not found.redrawn else {}
     notes: dict[str, list[str]] = {}
     for number, group in enumerate(passes.layout.groups):
         bar.block(number + 1)
@@ -159,7 +159,7 @@ def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[st
         with quiet_pools():
             passes.advance(group.block, at_work)
         for level in group.levels:
-            sums = {path: Gathered(path, found, passes.data) for path in level}
+            sums = {path: SiteFit(path, found, passes.data) for path in level}
             with quiet_pools():
                 passes.gather(group, level, at_work, lambda path, x, labels, sums=sums: sums[path].add(x, labels))  # type: ignore[misc]
                 for gathered in sums.values():
@@ -178,4 +178,4 @@ def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[st
             write_folder(resume, scrubber, complete=False, known=known)
     for text, paths in notes.items():
         where = f"at {paths[0]}" + (f" and {len(paths) - 1} other sites" if len(paths) > 1 else "")
-        warnings.warn(f"{where}: {text}", ExciseWarning, stacklevel=3)
+        warn(f"{where}: {text}")

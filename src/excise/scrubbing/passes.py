@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from excise.erasers.protocol import Eraser
+from excise.scrubbing.batches import Data, Labels
 from excise.scrubbing.cache import Cache
 from excise.scrubbing.capture import Stop, first_tensor, hooked, model_inputs, module_of, run
-from excise.scrubbing.labels import Data, Labels
-from excise.scrubbing.scrubber import Eraser, apply_eraser, placed_at
+from excise.scrubbing.scrubber import apply_eraser, placed_at
 from excise.scrubbing.sites import Group, Layout
 
 __all__ = ["Passes"]

@@ -10,16 +10,13 @@ from typing import Any
 
 import torch
 
-from excise.eraser import AffineEraser, OracleEraser
+from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, FileFormatError, InputError
+from excise.scrubbing.batches import Labels, read_labels
 from excise.scrubbing.capture import hooked, module_of
-from excise.scrubbing.controls import RandomEraser
 from excise.scrubbing.identity import check_identity
-from excise.scrubbing.labels import Labels, read_labels
 
-__all__ = ["Eraser", "Scrubber", "apply_eraser", "placed_at"]
-
-Eraser = AffineEraser | OracleEraser | RandomEraser
+__all__ = ["Scrubber", "apply_eraser", "placed_at"]
 
 
 @dataclass(eq=False)
@@ -51,7 +48,7 @@ class Scrubber:
             ConceptError: the oracle without labels.
         """
         check_identity(model, self.identity)
-        if concept is None and any(isinstance(eraser, OracleEraser) for eraser in self.erasers.values()):
+        if concept is None and any(eraser.needs_labels for eraser in self.erasers.values()):
             raise ConceptError("an oracle scrubber needs labels: attached(model, concept=labels of the batch)")
         placed = {path: placed_at(eraser, module_of(model, path), model) for path, eraser in self.erasers.items()}
         draw = [first_draw - 1]  # number of the forward pass, for the random control
@@ -65,11 +62,9 @@ class Scrubber:
             return cached[tokens]
 
         def visit(path: str, x: torch.Tensor) -> torch.Tensor:
-            eraser = placed[path]
-            rows = x.shape[:-1].numel()
-            return apply_eraser(
-                eraser, path, x, labels(rows) if isinstance(eraser, OracleEraser) else None, max(draw[0], 0)
-            )
+            eraser = placed[path].drawn(max(draw[0], 0))
+            known = labels(x.shape[:-1].numel()) if eraser.needs_labels else None
+            return apply_eraser(eraser, path, x, known)
 
         def count(*_: Any) -> None:
             draw[0] += 1
@@ -114,7 +109,7 @@ class Scrubber:
         )
 
 
-def apply_eraser(eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None, draw: int = 0) -> torch.Tensor:
+def apply_eraser(eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None) -> torch.Tensor:
     """What a site becomes; the one way for fitting and application.
 
     Rows that are not finite stay as they are: attention makes them where a whole window is padding.
@@ -123,19 +118,18 @@ def apply_eraser(eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | No
         InputError: the edit leaves the range of the dtype; the message names the site.
     """
     rows = x.reshape(-1, x.shape[-1])
-    if isinstance(eraser, OracleEraser):
+    if eraser.needs_labels:
         assert labels is not None
         keep = torch.from_numpy(labels.keep).to(x.device)
         return _some(rows, keep, lambda part: eraser(part, labels.values)).reshape(x.shape)
-    edit = eraser.at(draw) if isinstance(eraser, RandomEraser) else eraser
     try:
-        erased: torch.Tensor = edit(x)
+        erased: torch.Tensor = eraser(x)
         return erased
     except InputError as error:
         finite = rows.isfinite().all(dim=1)
         if bool(finite.all()):
             raise InputError(f"at {path}: {error}") from None
-        return _some(rows, finite, edit).reshape(x.shape)
+        return _some(rows, finite, eraser).reshape(x.shape)
 
 
 def _some(rows: torch.Tensor, keep: torch.Tensor, edit: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -148,6 +142,6 @@ def _some(rows: torch.Tensor, keep: torch.Tensor, edit: Callable[[torch.Tensor],
 def placed_at(eraser: Eraser, module: torch.nn.Module, model: torch.nn.Module) -> Eraser:
     """Factors on the device of the site, so that they do not travel at every call."""
     parameter = next(module.parameters(), next(model.parameters(), None))
-    if isinstance(eraser, RandomEraser) or parameter is None or parameter.device.type == "cpu":
+    if parameter is None or parameter.device.type == "cpu":
         return eraser
     return eraser.to(device=parameter.device)

@@ -1,0 +1,1 @@
+"""What scrubbing did to a language model."""

@@ -1,0 +1,423 @@
+"""Second-moment statistics of one batch, and the formula that joins two of them.
+
+Sums that carry the guarantee (means, variances, class sums, the cross-products of X and Z) are float64. The d x d
+product of 16- and 32-bit data with many features is float32, on which only the optimality of an edit depends; `eps`
+records it, so that cut-offs know how far to trust the matrix.
+
+All products are taken about a shift near the mean: each feature's median over a few rows. It is within one standard
+deviation of the mean, so nothing cancels however large the offset is, and a constant feature is exactly zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from excise.concepts.concept import Encoded
+from excise.errors import InputError
+from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
+from excise.numerics.arrays import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
+from excise.numerics.chunks import chunked, worker_count
+from excise.numerics.precision import EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
+
+__all__ = ["Statistics", "class_covariance", "join", "not_finite", "of_batch", "spread_columns", "without"]
+
+FLOAT64_WIDTH = 256  # up to this many features a float64 product costs little beside reading X
+WORKSPACE = 2**29  # bytes that the threads may hold in d x d matrices of their own
+PILOT_ROWS = 63
+SMALL = 2**16  # numbers in a batch that is added up in one piece
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of n weighted rows: means, and sums of centred products."""
+
+    n: float  # total weight
+    rows: int  # rows with a weight above zero
+    mean_x: Array  # (d,)
+    mean_z: Array  # (k,)
+    s_xx: Scatter
+    s_xz: Array  # (d, k)
+    s_zz: Array | None  # (k, k); None for one block of classes, where n and mean_z say it all
+    eps: float  # machine epsilon of the product in s_xx
+    roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
+
+
+def class_covariance(mean_z: Array) -> Array:
+    """(k, k) covariance of 0/1 columns of which exactly one is 1 in each row: diag(p) - p p^T."""
+    xp = namespace(mean_z)
+    return mean_z[:, None] * xp.eye(mean_z.shape[0], dtype=mean_z.dtype, device=mean_z.device) - (
+        mean_z[:, None] * mean_z[None, :]
+    )
+
+
+@dataclass
+class _Sums:
+    """What one worker adds up, about the shift."""
+
+    products: Any = None  # (d, d) or (d,)
+    cross: Any = None  # (k, d): class sums, or Z^T (X - shift)
+    total: Any = None  # (d,)
+    squares: Any = None  # (d,) float64, where the products are float32
+
+
+def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool) -> Statistics:
+    """Statistics of a batch X (n, d), on the device where X is.
+
+    Raises:
+        InputError: NaN or infinite features (with their number and the first position), or squares that overflow.
+    """
+    weights = np.ones(z.n) if weight is None else weight
+    n = float(weights.sum())
+    labels = _labels(z, weights, n)
+    with exact_products(X):
+        xp = namespace(X)
+        d = X.shape[1]
+        keep_rows = track_xx and X.shape[0] < d
+        wide = d > FLOAT64_WIDTH and dtype_name(X) != "float64" and track_xx and not keep_rows
+        shift = _shift(X)
+        add_up = _sum_rows if keep_rows else _sum_host if on_host(X) else _sum_device
+        sums = add_up(X, shift, labels.z, weight, track_xx, wide)
+        products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
+        if not bool(xp.all(xp.isfinite(products))) or not bool(xp.all(xp.isfinite(total))):
+            raise not_finite(X)
+        offset = total / n  # (d,): the mean, about the shift
+        s_xx: Scatter
+        if keep_rows:
+            s_xx = RowScatter((products,))
+        elif not track_xx:
+            s_xx = VarianceScatter(products - n * offset * offset)
+        else:
+            S = products - n * offset[:, None] * offset[None, :]
+            if sums.squares is not None:
+                S = _with_diagonal(S, convert(sums.squares, X) - n * offset * offset)
+            s_xx = MatrixScatter(S)
+        _refuse_underflow(X, shift, s_xx.diagonal())
+        small, mean_z = convert(labels.small_mean, X), convert(labels.mean, X)
+        s_xz = cross.T - total[:, None] * small[None, :]
+        s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
+        eps = EPS32 if wide else EPS64
+        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X))
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The labels of a batch, numbers taken about their mean."""
+
+    z: Encoded
+    small_mean: Any  # (k,) mean of z: the shares of classes; for numbers, what rounding left of it
+    mean: Any  # (k,) mean of the labels as they came
+    s_zz: Any
+
+
+def _labels(z: Encoded, weights: Any, n: float) -> _Labels:
+    if z.codes is not None:
+        share = np.bincount(z.codes, weights=weights, minlength=z.k) / n
+        return _Labels(z, share, share, None)
+    assert z.matrix is not None
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift = weights @ z.matrix / n  # numbers may have an offset too
+        moved = z.matrix - shift
+        small = weights @ moved / n
+        centred = moved - small
+        s_zz = (centred * weights[:, None]).T @ centred
+    if not np.isfinite(s_zz).all():
+        raise InputError("the squares of the labels overflow float64: rescale them, e.g. z / abs(z).max()")
+    if (np.diag(s_zz) < SMALLEST_SQUARE)[(centred != 0).any(axis=0)].any():
+        raise InputError(
+            "the squares of the labels (times weights) underflow float64: rescale them, e.g. z / abs(z).max()"
+        )
+    return _Labels(Encoded(z.n, z.k, matrix=moved), small, small + shift, s_zz)
+
+
+def _with_diagonal(S: Array, diagonal: Array) -> Array:
+    xp = namespace(S)
+    return S + xp.eye(S.shape[0], dtype=S.dtype, device=S.device) * (diagonal - xp.linalg.diagonal(S))[None, :]
+
+
+def _refuse_underflow(X: Array, shift: Array, squares: Array) -> None:
+    xp = namespace(X)
+    low = squares < SMALLEST_SQUARE
+    if bool(xp.any(low)) and bool(xp.any(X[:, low] != xp.astype(shift[low], X.dtype))):
+        raise InputError(
+            "the squares of some features (times weights) underflow float64: multiply the features by their scale"
+        )
+
+
+def _few_rows(X: Array) -> Array:
+    n = X.shape[0]
+    rows = np.unique(np.linspace(0, n - 1, min(n, PILOT_ROWS)).astype(np.int64))
+    rows = rows[: len(rows) - (len(rows) + 1) % 2]  # an odd number has a middle
+    return X[rows] if is_numpy(X) else X[convert(rows, X)]
+
+
+def _roundoff(X: Array) -> float:
+    """Of the numbers in X; float64 on the host that holds float32 numbers has the roundoff of float32."""
+    dtype = dtype_name(X)
+    return unit_roundoff(host(_few_rows(X)) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
+
+
+def _shift(X: Array) -> Array:
+    """(d,) float64: the median of a few rows, feature by feature; a value that occurs, so constants stay exact."""
+    few = _few_rows(X)
+    if is_numpy(X) or on_host(X):
+        return convert(np.median(host(few).astype(np.float64), axis=0), X)
+    xp = namespace(X)
+    return xp.sort(xp.astype(few, xp.float64), axis=0)[few.shape[0] // 2]
+
+
+def _sum_rows(
+    X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
+) -> _Sums:
+    """Fewer rows than features: the rows themselves, centred, in place of their products."""
+    xp = namespace(X)
+    if is_numpy(X) or on_host(X):
+        x = np.subtract(host(X), host(shift), dtype=np.float64)
+        w: Any = np.ones(z.n) if weight is None else weight
+        if z.codes is not None:
+            cross = _class_sums(x, z.codes, z.k, weight)
+        else:
+            assert z.matrix is not None
+            cross = (z.matrix * w[:, None]).T @ x
+        total = w @ x
+        root = None if weight is None else np.sqrt(w)[:, None]
+    else:
+        x = X - shift  # float64, as the shift is
+        w = convert(np.ones(z.n) if weight is None else weight, x)
+        cross = (convert(z.dense(), x) * w[:, None]).T @ x
+        total = w @ x
+        root = None if weight is None else xp.sqrt(w)[:, None]
+    rows = x - total / float(np.sum(np.ones(z.n) if weight is None else weight))
+    return _Sums(rows if root is None else rows * root, cross, total)
+
+
+def _sum_host(
+    X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
+) -> _Sums:
+    n, d = X.shape
+    shift64: np.ndarray[Any, Any] = host(shift)
+    root = None if weight is None else np.sqrt(weight)
+    bfloat16 = dtype_name(X) == "bfloat16"
+    source = X if bfloat16 else host(X)
+
+    def start() -> _Sums:
+        return _Sums(
+            np.zeros((d, d) if track_xx else d), np.zeros((z.k, d)), np.zeros(d), np.zeros(d) if wide else None
+        )
+
+    def work(sums: _Sums, begin: int, end: int) -> None:
+        rows = host(source[begin:end]) if bfloat16 else source[begin:end]
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at once, in of_batch
+            x = np.subtract(rows, shift64, dtype=np.float64)
+            w = None if weight is None else weight[begin:end]
+            if z.codes is not None:
+                by_class = _class_sums(x, z.codes[begin:end], z.k, w)
+                sums.cross += by_class
+                sums.total += by_class.sum(axis=0)
+            else:
+                assert z.matrix is not None
+                labels = z.matrix[begin:end]
+                sums.cross += (labels if w is None else labels * w[:, None]).T @ x
+                sums.total += x.sum(axis=0) if w is None else w @ x
+            if root is not None:
+                x *= root[begin:end, None]
+            if not track_xx:
+                sums.products += np.einsum("ij,ij->j", x, x)
+                return
+            narrow = x.astype(np.float32) if wide else x
+            product = narrow.T @ narrow  # NumPy sees the symmetry and does half of the work
+            if wide:
+                sums.squares += np.einsum("ij,ij->j", x, x)
+                if not _in_range(product, x):
+                    product = x.T @ x
+            sums.products += product
+
+    if n * d <= SMALL:
+        sums = start()
+        work(sums, 0, n)
+        return sums
+    budget = WORKSPACE // (d * d * 12) if track_xx else None
+    parts = chunked(n, max(2**21 // d, d // 4, 512), start, work, worker_count(budget) if n * d > 2**18 else 1)
+    names = ("products", "cross", "total", "squares")
+    return _Sums(*(sum(getattr(part, name) for part in parts) if wide or name != "squares" else None for name in names))
+
+
+def _class_sums(x: Any, codes: Any, k: int, weight: Any) -> Any:
+    """(k, d) sums of the rows of each class."""
+    m = len(codes)
+    if m * k <= SMALL:
+        labels = np.zeros((k, m))
+        labels[codes, np.arange(m)] = 1.0 if weight is None else weight
+        return labels @ x
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(m) if weight is None else weight, (codes, np.arange(m))), shape=(k, m)) @ x
+
+
+def _in_range(product: Array, x: Array) -> bool:
+    """Whether squares fitted into float32: no overflow, and no underflow but where a feature is constant."""
+    xp = namespace(product)
+    diagonal = xp.linalg.diagonal(product)
+    low = diagonal < 1e-30
+    if not bool(xp.all(xp.isfinite(diagonal))):
+        return False
+    return not bool(xp.any(low)) or not bool(xp.any(x[:, low] != 0))
+
+
+def _sum_device(
+    X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
+) -> _Sums:
+    """The same on an accelerator. Class sums are one-hot products there: deterministic, unlike atomic additions."""
+    xp = namespace(X)
+    n, d = X.shape
+    rows = max(2**25 // d, 512)
+    sums = _Sums()
+    w_all = None if weight is None else convert(weight, X)
+    codes = None if z.codes is None else convert(z.codes, X)
+    matrix = None if z.matrix is None else convert(z.matrix, X)
+    classes = convert(np.arange(z.k), X)
+    for begin in range(0, n, rows):
+        part = X[begin : begin + rows]
+        x = part - shift  # float64, as the shift is
+        if codes is not None:
+            labels = xp.astype(codes[begin : begin + rows, None] == classes[None, :], xp.float64)
+        else:
+            assert matrix is not None
+            labels = matrix[begin : begin + rows]
+        w = None if w_all is None else w_all[begin : begin + rows, None]
+        cross = (labels if w is None else labels * w).T @ x
+        # Every row has one class, so the class sums add up to the total; numbers need a sum of their own.
+        total = xp.sum(cross, axis=0) if codes is not None else xp.sum(x if w is None else x * w, axis=0)
+        if w is not None:
+            x = x * xp.sqrt(w)
+        if not track_xx:
+            product = xp.sum(x * x, axis=0)
+        else:
+            product = _symmetric(xp.astype(x, xp.float32) if wide else x)
+            if wide:
+                squares = xp.sum(x * x, axis=0)
+                sums.squares = squares if sums.squares is None else sums.squares + squares
+            if wide and not _in_range(product, x):
+                product = x.T @ x
+            product = xp.astype(product, xp.float64)
+        first = sums.total is None
+        sums.products = product if first else sums.products + product
+        sums.cross = cross if first else sums.cross + cross
+        sums.total = total if first else sums.total + total
+    return sums
+
+
+def not_finite(X: Array) -> InputError:
+    """The error for features that are not finite, or whose squares are not."""
+    values = host(X)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        return InputError(
+            f"X has {len(bad)} values that are NaN or infinite (first at row {row}, feature {column}: "
+            f"{values[row, column]}): remove or impute them",
+            code="not-finite",
+        )
+    return InputError(
+        f"the squares of X (times weights) overflow float64 (largest |x| is {float(np.abs(values).max()):.3g}): divide the "
+        f"features by their scale",
+        code="out-of-range",
+    )
+
+
+def _symmetric(x: Array) -> Array:
+    """x^T x by blocks of columns, one triangle of them: five eighths of the work where there are many columns."""
+    xp = namespace(x)
+    d = x.shape[1]
+    if d < 2048:
+        return x.T @ x
+    edges = [round(d * i / 4) for i in range(5)]
+    out = xp.empty((d, d), dtype=x.dtype, device=x.device)
+    for i in range(4):
+        for j in range(i + 1):
+            a, b = slice(edges[i], edges[i + 1]), slice(edges[j], edges[j + 1])
+            block = x[:, a].T @ x[:, b]
+            out[a, b] = block
+            if i != j:
+                out[b, a] = block.T
+    return out
+
+
+def spread_columns(s: Statistics, positions: list[int], k: int) -> Statistics:
+    """The same statistics with more classes: columns moved to `positions`, zeros elsewhere (exact: never seen)."""
+    if positions == list(range(k)):
+        return s
+    at = convert(np.array(positions, dtype=np.int64), s.s_xz)
+    mean_z, s_xz = _zeros(s.s_xz, (k,)), _zeros(s.s_xz, (s.s_xz.shape[0], k))
+    mean_z[at], s_xz[:, at] = s.mean_z, s.s_xz
+    s_zz = None
+    if s.s_zz is not None:
+        s_zz = _zeros(s.s_xz, (k, k))
+        s_zz[at[:, None], at[None, :]] = s.s_zz
+    return replace(s, mean_z=mean_z, s_xz=s_xz, s_zz=s_zz)
+
+
+def _zeros(like: Array, shape: tuple[int, ...]) -> Array:
+    return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def join(a: Statistics, b: Statistics) -> Statistics:
+    """Statistics of both (Chan et al. 1983): products add up, plus those of the difference of the means."""
+    n = a.n + b.n
+    # Written so that join(a, b) and join(b, a) are the same to the last bit.
+    dx, dz = b.mean_x - a.mean_x, b.mean_z - a.mean_z
+    weight = a.n * (b.n / n) if a.n >= b.n else b.n * (a.n / n)
+    first, second = (a, b) if _order(a) <= _order(b) else (b, a)
+    s_zz = None
+    if a.s_zz is not None or b.s_zz is not None:
+        s_zz = _full_s_zz(a) + _full_s_zz(b) + weight * dz[:, None] * dz[None, :]
+    return Statistics(
+        n=n,
+        rows=a.rows + b.rows,
+        mean_x=_mean(a.n, a.mean_x, b.n, b.mean_x),
+        mean_z=_mean(a.n, a.mean_z, b.n, b.mean_z),
+        s_xx=first.s_xx.join(second.s_xx, weight, dx),
+        s_xz=a.s_xz + b.s_xz + weight * dx[:, None] * dz[None, :],
+        s_zz=s_zz,
+        eps=max(a.eps, b.eps),
+        roundoff=max(a.roundoff, b.roundoff),
+    )
+
+
+def without(a: Statistics, b: Statistics) -> Statistics:
+    """Statistics of the rows of a that are not in b, which a contains: `join` undone."""
+    n = a.n - b.n
+    mean_x = a.mean_x + (a.mean_x - b.mean_x) * (b.n / n)
+    mean_z = a.mean_z + (a.mean_z - b.mean_z) * (b.n / n)
+    dx, dz = b.mean_x - mean_x, b.mean_z - mean_z
+    weight = -b.n * (n / a.n)
+    s_xx: Scatter
+    if isinstance(a.s_xx, VarianceScatter):
+        s_xx = VarianceScatter(a.s_xx.diagonal() - b.s_xx.diagonal() + weight * dx * dx)
+    else:
+        s_xx = MatrixScatter(a.s_xx.matrix() - b.s_xx.matrix() + weight * dx[:, None] * dx[None, :])
+    s_zz = None
+    if a.s_zz is not None:
+        s_zz = a.s_zz - _full_s_zz(b) + weight * dz[:, None] * dz[None, :]
+    s_xz = a.s_xz - b.s_xz + weight * dx[:, None] * dz[None, :]
+    return replace(a, n=n, rows=a.rows - b.rows, mean_x=mean_x, mean_z=mean_z, s_xx=s_xx, s_xz=s_xz, s_zz=s_zz)
+
+
+def _full_s_zz(s: Statistics) -> Array:
+    return s.n * class_covariance(s.mean_z) if s.s_zz is None else s.s_zz
+
+
+def _order(s: Statistics) -> tuple[float, ...]:
+    """A key that two parts can be put in order by; only rows that are kept have an order at all."""
+    return (s.n, *host(s.mean_x).tolist()) if isinstance(s.s_xx, RowScatter) else (s.n,)
+
+
+def _mean(n_a: float, a: Array, n_b: float, b: Array) -> Array:
+    """The joint mean as a step from the larger part: exact where the two are equal, so constants stay constant."""
+    if n_a == n_b:
+        return 0.5 * a + 0.5 * b
+    if n_a < n_b:
+        n_a, a, n_b, b = n_b, b, n_a, a
+    return a + (b - a) * (n_b / (n_a + n_b))

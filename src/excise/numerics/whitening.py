@@ -1,0 +1,363 @@
+"""Whitening: a factor of the correlation matrix, and which of its directions count.
+
+R = F F^T is known by F^-1 alone. Three forms: a Cholesky factor where R is well conditioned; the same with a few
+near-null directions taken out, which is what the output of a LayerNorm needs; and a basis with weights, from an
+eigendecomposition of R or from the rows themselves where there are fewer rows than features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from excise.numerics.arrays import Array, convert, is_cupy, is_numpy, is_torch, namespace
+from excise.numerics.linalg import basis, force_dual
+from excise.numerics.precision import (
+    EPS64,
+    FAINT,
+    ROUNDINGS,
+    correlation_floor,
+    counts,
+    leverage_bound,
+    summation_floor,
+)
+
+__all__ = ["Resolve", "Whitening", "least_dual", "whiten_matrix", "whiten_rows"]
+
+MOST_NEAR_NULL = 7  # directions that are taken out one by one; with more, all are found by an eigendecomposition
+
+# Directions (d, f) of the standardised features -> their variances (f,) and a rotation (f, f) to directions that have
+# them, measured on the rows themselves, which see a spread of 1e-15 where a covariance sees 1e-8.
+Resolve = Callable[[Array], tuple[Array, Array]]
+
+
+class Whitening(Protocol):
+    """A factor F of the correlation matrix, R = F F^T, known by its inverse."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def kept(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def rcond(self) -> float: ...
+    @property
+    def hidden(self) -> float:
+        """The canonical correlation that directions below the resolution of R may hold."""
+        ...
+
+    def whiten(self, A: Array) -> Array:
+        """F^-1 A"""
+        ...
+
+    def whiten_transposed(self, A: Array) -> Array:
+        """F^-T A"""
+        ...
+
+
+@dataclass(frozen=True)
+class _Cholesky:
+    lower: Array
+    rcond: float
+    kept: int
+    method: str = "cholesky"
+    dropped: int = 0
+    hidden: float = 0.0
+
+    def whiten(self, A: Array) -> Array:
+        return _solve_triangular(self.lower, A, transposed=False)
+
+    def whiten_transposed(self, A: Array) -> Array:
+        return _solve_triangular(self.lower, A, transposed=True)
+
+
+@dataclass(frozen=True)
+class _Deflated:
+    """F^-1 = [L^-1 (I - N N^T); diag(weights) N^T] with L L^T = R + N N^T and N the near-null directions."""
+
+    lower: Array
+    null: Array  # (d, f)
+    weights: Array  # (f,) inverse spreads; 0 for directions that do not count
+    rcond: float
+    kept: int
+    dropped: int
+    hidden: float
+    method: str = "deflated"
+
+    def whiten(self, A: Array) -> Array:
+        inside = self.null.T @ A
+        rest = _solve_triangular(self.lower, A - self.null @ inside, transposed=False)
+        return namespace(A).concat([rest, inside * self.weights[:, None]], axis=0)
+
+    def whiten_transposed(self, A: Array) -> Array:
+        d = self.lower.shape[0]
+        rest = _solve_triangular(self.lower, A[:d], transposed=True)
+        return rest - self.null @ (self.null.T @ rest) + self.null @ (A[d:] * self.weights[:, None])
+
+
+@dataclass(frozen=True)
+class _Basis:
+    vectors: Array  # (d, p) orthonormal
+    weights: Array  # (p,) inverse spreads, 0 for directions that do not count
+    rcond: float
+    kept: int
+    dropped: int
+    hidden: float
+    method: str
+
+    def whiten(self, A: Array) -> Array:
+        return (self.vectors.T @ A) * self.weights[:, None]
+
+    def whiten_transposed(self, A: Array) -> Array:
+        return self.vectors @ (A * self.weights[:, None])
+
+
+def least_dual(F: Whitening, U: Array) -> Array:
+    """V with V^T U = I for which U V^T x is smallest in mean square: with F^-1 U = G T, V = F^-T G T^-T."""
+    xp = namespace(U)
+    G, T = xp.linalg.qr(F.whiten(U))
+    return force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
+
+
+def whiten_matrix(R: Array, A: Array, eps: float, rounding: Array, resolve: Resolve | None = None) -> Whitening:
+    """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`, to whiten the correlations A (d, k).
+
+    Whether a Cholesky factor will do is decided by the smallest eigenvalue, not by waiting for a failure: on exactly
+    singular matrices Cholesky often succeeds. `rounding` (d,) is what rounding does to the features, in their standard
+    deviations. `resolve` measures faint directions on the rows, where there are any. R is used up.
+    """
+    d = R.shape[0]
+    xp = namespace(R)
+    size = float(xp.linalg.vector_norm(R))  # at least the largest eigenvalue
+    diagonal = xp.linalg.diagonal(R) + 0.0
+    floor = summation_floor(d, eps, size)
+    limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
+    lower, shift = _cholesky(R), 0.0
+    if lower is None:
+        _restore(R, diagonal)
+        shift = 2.0 * floor
+        lower = _cholesky(_plus_diagonal(R, shift))
+    near = None if lower is None else _smallest(lower, shift)
+    if lower is not None and near is not None and shift == 0.0 and float(near.values[0]) > limit:
+        return _Cholesky(lower, float(near.values[0]) / size, kept=d)
+    _restore(R, diagonal)
+    if near is not None and (found := near.below(limit, floor)) is not None:
+        N, values = found
+        deflated = _cholesky(_symmetric(R) + N @ N.T)
+        if deflated is not None:
+            main = _Deflated(deflated, N, values * 0.0, 0.0, d, 0, 0.0)
+            N, faint = _weighed(N, values, floor, rounding, A, main.whiten, resolve)
+            # Deflation is by the span of N, which a rotation inside it leaves alone.
+            rcond = max(float(values[0]) / size, 0.0)
+            return _Deflated(deflated, N, faint.weights, rcond, d - faint.dropped, faint.dropped, faint.hidden)
+    values, vectors = xp.linalg.eigh(R)
+    top = float(values[-1])
+    floor = summation_floor(d, eps, top)
+    low = int(xp.sum(xp.astype(values <= max(floor, limit), xp.int64)))
+    N, rest, weights = vectors[:, :low], vectors[:, low:], 1.0 / xp.sqrt(values[low:])
+    N, faint = _weighed(N, values[:low], floor, rounding, A, lambda B: (rest.T @ B) * weights[:, None], resolve)
+    return _Basis(
+        xp.concat([N, rest], axis=1),
+        xp.concat([faint.weights, weights]),
+        max(float(values[0]) / top, 0.0),
+        d - faint.dropped,
+        faint.dropped,
+        faint.hidden,
+        "eigen",
+    )
+
+
+def whiten_rows(G: Array, A: Array, rounding: Array, shrinkage: float = 0.0) -> Whitening:
+    """The same for R = G^T G given by m < d rows G (m, d), in O(m^2 d): no d x d matrix.
+
+    With `shrinkage` a it is a factor of (1 - a) R + a I on the span of the rows, where all correlations A are.
+    """
+    xp = namespace(G)
+    d = G.shape[1]
+    values, Q = xp.linalg.eigh(G @ G.T)
+    top = max(float(values[-1]), 0.0)
+    clear = values > summation_floor(G.shape[0], EPS64, top)
+    variances = values[clear]
+    W = (G.T @ Q[:, clear]) / xp.sqrt(variances)
+    # What is below the resolution of the product is looked at in the rows themselves.
+    rest = G.T @ Q[:, ~clear]
+    for _ in range(2):
+        rest = rest - W @ (W.T @ rest)
+    N, s, _ = xp.linalg.svd(rest, full_matrices=False) if rest.shape[1] else (rest, values[:0], None)
+    real = s > EPS64 * float(np.sqrt(d)) * max(top, 1.0) ** 0.5
+    N, s = N[:, real], s[real]
+    if shrinkage > 0.0:
+        vectors = xp.concat([N, W], axis=1)
+        weights = 1.0 / xp.sqrt((1.0 - shrinkage) * xp.concat([s * s, variances]) + shrinkage)
+        return _Basis(vectors, weights, shrinkage / (top + shrinkage), d, 0, 0.0, "rows")
+    weights = 1.0 / xp.sqrt(variances)
+    N, faint = _weighed(N, s * s, 0.0, rounding, A, lambda B: (W.T @ B) * weights[:, None], None)
+    kept = int(W.shape[1] + N.shape[1]) - faint.dropped
+    return _Basis(
+        xp.concat([N, W], axis=1), xp.concat([faint.weights, weights]), 0.0, kept, d - kept, faint.hidden, "rows"
+    )
+
+
+@dataclass(frozen=True)
+class _Faint:
+    weights: Array  # (f,)
+    dropped: int
+    hidden: float
+
+
+def _weighed(
+    N: Array,
+    values: Array,
+    floor: float,
+    rounding: Array,
+    A: Array,
+    whiten_rest: Callable[[Array], Array],
+    resolve: Resolve | None,
+) -> tuple[Array, _Faint]:
+    """The weights of near-null directions N (d, f) of variances `values` (f,); N comes back rotated if it was resolved.
+
+    A direction below the summation floor has hardly any variance, but what there is may still be the concept: it stays,
+    at the floor, unless its correlation with the concept is a summation error too. Directions that hold rounding errors
+    are left alone if the edit hardly grows without them.
+    """
+    xp = namespace(N)
+    if N.shape[1] == 0:
+        return N, _Faint(values, 0, 0.0)
+    floors = xp.full_like(values, floor)
+    if resolve is not None:
+        values, rotation = resolve(N)
+        N = N @ rotation
+    errors = xp.sqrt(xp.sum((N * rounding[:, None]) ** 2, axis=0))  # what rounding of the input produces
+    if resolve is not None:  # the rows were asked: sums no longer limit what can be seen
+        floors = (errors / ROUNDINGS) ** 2 * 1e-4 + (64.0 * EPS64) ** 2
+    bound = xp.where(errors < FAINT, errors, xp.full_like(errors, FAINT))
+    concept_norm = xp.sqrt(xp.sum((N.T @ A) ** 2, axis=1))
+    low = ~counts(values, floors, 0.0 * bound)
+    silent = low & (concept_norm <= correlation_floor(*A.shape))
+    weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(xp.where(low, floors, values)))
+    left_alone = _dispensable(N, weights, ~counts(values, 0.0 * floors, bound), basis(A)[0], whiten_rest)
+    weights = xp.where(left_alone, xp.zeros_like(weights), weights)
+    # An unresolved direction varies at least by what rounding does and by what of the concept shows in it.
+    least_spread = xp.where(concept_norm > errors / ROUNDINGS, concept_norm, errors / ROUNDINGS)
+    seen = concept_norm / xp.where(least_spread > 0, least_spread, xp.ones_like(least_spread))
+    hidden = float(xp.max(xp.where(low & ~silent & ~left_alone, seen, xp.zeros_like(seen))))
+    return N, _Faint(weights, int(xp.sum(xp.astype(low | left_alone, xp.int64))), hidden)
+
+
+def _dispensable(
+    N: Array, weights: Array, rounding_level: Array, U: Array, whiten_rest: Callable[[Array], Array]
+) -> Array:
+    """(f,) which directions at rounding level can be left alone: without them the edit grows by EDIT_GROWTH at most.
+
+    The output of a LayerNorm has such a direction. To read a concept there takes weights above 1e5, and the next rounding
+    undoes it. But what is erased may be there and nowhere else (what an earlier erasure left of another concept, a small
+    difference of two copies), and erasing it by other directions would cost them dearly. The leverage of a direction is
+    the share of the whitened concept that is lost without it.
+    """
+    xp = namespace(N)
+    if U.shape[1] == 0 or not bool(xp.any(rounding_level)):
+        return rounding_level & False
+    faint = (N.T @ U) * weights[:, None]
+    Q, _ = xp.linalg.qr(xp.concat([faint, whiten_rest(U)], axis=0))
+    leverage = xp.sum(Q[: N.shape[1]] ** 2, axis=1)
+    out = rounding_level & (leverage <= leverage_bound())
+    together = float(xp.sum(xp.where(out, leverage, xp.zeros_like(leverage))))
+    return out if together <= 2 * leverage_bound() else rounding_level & False
+
+
+@dataclass(frozen=True)
+class _Smallest:
+    """The smallest eigenvalues of a matrix, ascending, with their vectors and how exact those are."""
+
+    values: Array  # (b,)
+    vectors: Array  # (d, b)
+    residuals: Array  # (b,)
+
+    def below(self, limit: float, floor: float) -> tuple[Array, Array] | None:
+        """The directions with eigenvalues up to `limit`; None unless they are few, exact and set apart."""
+        f = int((self.values <= limit).sum())
+        if f == 0 or f > MOST_NEAR_NULL or f >= self.values.shape[0]:
+            return None
+        if float(self.values[f]) < 16.0 * limit or float(self.residuals[:f].max()) > 0.25 * floor:
+            return None
+        return self.vectors[:, :f], self.values[:f]
+
+
+def _smallest(lower: Array, shift: float) -> _Smallest | None:
+    """Smallest eigenvalues of L L^T - shift I, by inverse iteration with a block of vectors."""
+    xp = namespace(lower)
+    d = lower.shape[0]
+    start = np.random.default_rng(0).standard_normal((d, min(MOST_NEAR_NULL + 1, d)))
+    x = convert(np.linalg.qr(start)[0], lower)
+    for _ in range(3):
+        y = _solve_triangular(lower, _solve_triangular(lower, x, transposed=False), transposed=True)
+        if not bool(xp.all(xp.isfinite(y))):
+            return None
+        x = xp.linalg.qr(y)[0]
+    # Through the factor: on the host the matrix itself was overwritten.
+    image = _lower_times(lower, _lower_times(lower, x, transposed=True), transposed=False) - shift * x
+    values, rotation = xp.linalg.eigh(x.T @ image)
+    x, image = x @ rotation, image @ rotation
+    off = image - x * values[None, :]
+    return _Smallest(values, x, xp.sqrt(xp.sum(off * off, axis=0)))
+
+
+def _plus_diagonal(R: Array, shift: float) -> Array:
+    xp = namespace(R)
+    return _symmetric(R) + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
+
+
+def _symmetric(R: Array) -> Array:
+    """R from its lower triangle; on the host a Cholesky factor may have overwritten the other one."""
+    return np.tril(R) + np.tril(R, -1).T if is_numpy(R) else R
+
+
+def _cholesky(R: Array) -> Array | None:
+    """L with R = L L^T, or None. On the host it overwrites the upper triangle and the diagonal of R."""
+    if is_torch(R):
+        import torch
+
+        lower, info = torch.linalg.cholesky_ex(R)
+        return lower if int(info) == 0 else None
+    if is_cupy(R):
+        import cupy
+
+        lower = cupy.linalg.cholesky(R)
+        return lower if bool(cupy.isfinite(lower).all()) else None
+    from scipy.linalg.lapack import dpotrf
+
+    # In place: at d = 4096 copies would take as long as the factorisation.
+    lower, info = dpotrf(np.ascontiguousarray(R).T, lower=1, clean=0, overwrite_a=1)
+    return lower if info == 0 else None
+
+
+def _restore(R: Array, diagonal: Array) -> None:
+    """Undo what `_cholesky` did on the host to the diagonal; the lower triangle is still there."""
+    if is_numpy(R):
+        np.fill_diagonal(R, diagonal)
+
+
+def _solve_triangular(lower: Array, B: Array, transposed: bool) -> Array:
+    if is_torch(lower):
+        import torch
+
+        return torch.linalg.solve_triangular(lower.T if transposed else lower, B, upper=transposed)
+    if is_cupy(lower):
+        from cupyx.scipy.linalg import solve_triangular as solve
+    else:
+        from scipy.linalg import solve_triangular as solve
+    return solve(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
+
+
+def _lower_times(lower: Array, B: Array, transposed: bool) -> Array:
+    """L B or L^T B, reading the lower triangle alone."""
+    if not is_numpy(lower):
+        L = namespace(lower).tril(lower)
+        return (L.T if transposed else L) @ B
+    from scipy.linalg.blas import dtrmm
+
+    return dtrmm(1.0, lower, B, side=0, lower=1, trans_a=1 if transposed else 0)
