@@ -173,7 +173,9 @@ def test_sample_weight(people):
     a = ConceptEraser().fit(X, sensitive_features=sex, sample_weight=w)
     b = ConceptEraser().fit(np.repeat(X, w, axis=0), sensitive_features=np.repeat(sex, w))
     assert np.allclose(a.transform(X), b.transform(X), atol=1e-12)
-    assert np.abs(a.transform(X) - ConceptEraser(concept="y").fit(X, sex).transform(X)).max() > 1e-6  # the weights matter
+    assert (
+        np.abs(a.transform(X) - ConceptEraser(concept="y").fit(X, sex).transform(X)).max() > 1e-6
+    )  # the weights matter
     assert class_gap(np.repeat(a.transform(X), w, axis=0), np.repeat(sex, w)) < 1e-12
 
 

@@ -93,7 +93,9 @@ def test_refused_files(data, tmp_path):
         excise.load(path)
     short = arrays | {"right": arrays["right"][:2].copy()}
     save_file(short, path, metadata={"excise": json.dumps(header)})
-    with pytest.raises(excise.FileFormatError, match=r"array 'right' has the shape \(2, 1\)|array 'right' has the shape \(2, 2\)"):
+    with pytest.raises(
+        excise.FileFormatError, match=r"array 'right' has the shape \(2, 1\)|array 'right' has the shape \(2, 2\)"
+    ):
         excise.load(path)
     save_file(arrays, path, metadata={"excise": json.dumps(header | {"format": "one"})})
     with pytest.raises(excise.FileFormatError, match="no format number"):

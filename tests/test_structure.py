@@ -20,6 +20,7 @@ ORDER = [
     {"progress"},
     {"numerics"},
     {"files"},
+    {"tables"},
     {"concepts"},
     {"moments"},
     {"erasers"},
@@ -104,7 +105,9 @@ def run(code: str) -> str:
 def test_rooms_that_need_no_torch(room):
     names = [name for name in MODULES if name.startswith(f"excise.{room}.")]
     assert names
-    said = run(f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\nprint('torch' in sys.modules)")
+    said = run(
+        f"import sys, importlib\nfor name in {names}: importlib.import_module(name)\nprint('torch' in sys.modules)"
+    )
     assert said.strip() == "False"
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["Progress"]
+
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -45,6 +48,13 @@ class Progress:
         """A line above the bar."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
+
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items one by one, each a step of the bar; it is closed at the end."""
+        with self:
+            for item in items:
+                yield item
+                self.advance()
 
     def __enter__(self) -> Progress:
         return self

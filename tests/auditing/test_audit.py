@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import app, excise_command, runner
 from measure import leace_by_definition, mean_squared_edit, one_hot
-from test_data_and_cli import app, excise_command, runner
 
 import excise
 

@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 import pytest
+from commands import excise_command
 from measure import leace_by_definition, one_hot
 from sklearn.linear_model import LogisticRegression
-from test_data_and_cli import excise_command
 
 import excise
 from excise.methods.table import METHODS

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from test_data_and_cli import excise_command
+from commands import excise_command
 
 import excise
 from excise.experiments import EXPERIMENTS, Options, reproduce

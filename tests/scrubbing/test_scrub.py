@@ -363,7 +363,7 @@ def test_killed_and_taken_up_again(data, tmp_path):
     """The real thing: a process that dies without a word in the second block."""
     code = f"""
 import os, sys
-sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
+sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
 import torch, excise
 from architectures import batches, build
 torch.set_num_threads(1)

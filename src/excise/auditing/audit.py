@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,10 +19,11 @@ from excise.auditing.probes import ProbeResult, run_probes
 from excise.auditing.report import Report
 from excise.auditing.splits import Part, chosen_rows, rotations
 from excise.auditing.verdict import write_verdict
-from excise.errors import ConceptError, ExciseError, InputError
+from excise.errors import ConceptError, InputError
 from excise.files import versions
 from excise.methods.checks import check_whole, class_codes
 from excise.moments.labelled_rows import flat_labels
+from excise.progress import Progress
 
 __all__ = ["audit"]
 
@@ -89,7 +87,8 @@ def audit(
     absent: dict[str, str] = {}
     _check_same(eraser, refit, notes)
 
-    with _bar(progress, 4 + 10 + (5 if refit is not None else 0)) as step:
+    with Progress(4 + 10 + (5 if refit is not None else 0), "audit", "steps", progress) as bar:
+        step = bar.step
         step(f"moments of {data.n:,} rows")
         found = gather(data)
         step("conditions")
@@ -279,23 +278,3 @@ def _versions() -> dict[str, str]:
     import sklearn
 
     return {**versions(), "scipy": scipy.__version__, "scikit-learn": sklearn.__version__}
-
-
-@contextmanager
-def _bar(show: bool, steps: int) -> Iterator[Any]:
-    """Called with what is done next."""
-    if not (show and sys.stderr.isatty()):
-        yield lambda what: None
-        return
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        raise ExciseError("progress=True needs tqdm: pip install 'excise[cli]'") from None
-
-    with tqdm(total=steps, unit="step") as bar:
-
-        def step(what: str) -> None:
-            bar.set_description(what)
-            bar.update(1)
-
-        yield step

@@ -6,15 +6,11 @@ erased. A probe that is trained on the eraser's own rows would find nothing ther
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +27,7 @@ from excise.moments.labelled_rows import flat_labels
 from excise.moments.statistics import not_finite
 from excise.numerics.arrays import as_rows, check_features, host, to_compute_array
 from excise.numerics.linalg import largest_correlation
+from excise.tables import markdown, show, write_csv, write_json, write_text
 
 __all__ = ["Comparison", "Measure", "Outcome", "compare", "run_method", "split_rows"]
 
@@ -72,42 +69,35 @@ class Comparison:
         return {**asdict(self), "versions": versions()}
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        write_json(path, self.to_dict())
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """One self-contained page with the table and the picture of concept loss against edit size."""
         from excise.reporting.page import comparison_page
 
-        Path(path).write_text(comparison_page(self), encoding="utf-8")
+        write_text(path, comparison_page(self))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        out = io.StringIO()
-        writer = csv.DictWriter(out, fieldnames=list(asdict(self.outcomes[0])))
-        writer.writeheader()
-        writer.writerows(asdict(outcome) for outcome in self.outcomes)
-        Path(path).write_text(out.getvalue())
+        write_csv(path, self.outcomes)
 
     def to_markdown(self) -> str:
         header = ["method", "linear loss", "linear acc.", "nonlinear acc.", "edit", "rank", "seconds", "left on fit"]
         with_task = any(outcome.task_accuracy is not None for outcome in self.outcomes)
         header += ["task acc.", "TPR gap"] if with_task else []
-        lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+        rows = []
         for o in self.outcomes:
             name = o.method + (" (labels)" if o.needs_labels else "")
-            cells = [_show(o.linear_loss, 4), _show(o.linear_accuracy), _show(o.nonlinear_accuracy), _show(o.edit, 4)]
-            cells += [
-                _show(o.rank, 0),
-                _show(o.seconds, 3),
-                "-" if o.fitted_correlation is None else f"{o.fitted_correlation:.0e}",
-            ]
-            cells += [_show(o.task_accuracy), _show(o.tpr_gap)] if with_task else []
-            lines.append("| " + " | ".join([name, *cells]) + " |")
+            cells = [show(o.linear_loss, digits=4), show(o.linear_accuracy), show(o.nonlinear_accuracy)]
+            cells += [show(o.edit, digits=4), show(o.rank, digits=0), show(o.seconds)]
+            cells += ["-" if o.fitted_correlation is None else f"{o.fitted_correlation:.0e}"]
+            cells += [show(o.task_accuracy), show(o.tpr_gap)] if with_task else []
+            rows.append([name, *cells])
         by_note: dict[str, list[str]] = {}
         for o in self.outcomes:
             if o.note:
                 by_note.setdefault(o.note, []).append(o.method)
         notes = [f"- {', '.join(names)}: {note}" for note, names in by_note.items()]
-        return "\n".join(lines + (["", *notes] if notes else []))
+        return "\n".join([markdown(header, rows), *(["", *notes] if notes else [])])
 
     def __str__(self) -> str:
         return (
@@ -115,10 +105,6 @@ class Comparison:
             f"d = {self.d}, {len(self.classes)} classes; "
             f"the constant has loss {self.constant_loss:.4f} and accuracy {self.majority:.3f}\n\n{self.to_markdown()}"
         )
-
-
-def _show(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def compare(

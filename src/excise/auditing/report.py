@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from excise.auditing.guardedness import Guardedness
 from excise.auditing.held_out import HeldOut
 from excise.auditing.pictures import Views
 from excise.auditing.probes import ProbeResult
-from excise.files import replacing
+from excise.tables import write_json, write_text
 
 __all__ = ["Report"]
 
@@ -47,8 +46,7 @@ class Report:
         return out
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        write_json(path, self.to_dict())
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """One self-contained page: no network, no script.
@@ -58,9 +56,7 @@ class Report:
         """
         from excise.reporting.page import report_page
 
-        page = report_page(self)
-        with replacing(path) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_text(path, report_page(self))
 
     def _repr_html_(self) -> str:
         """For notebooks: the page in a frame of its own, so that neither styles the other."""

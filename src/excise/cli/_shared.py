@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,6 @@ __all__ = [
     "XArgument",
     "options_of",
     "plain_warnings",
-    "progress",
     "read_all",
 ]
 
@@ -46,19 +44,6 @@ ConceptOption = Annotated[
     list[str] | None,
     typer.Option("--concept", "-c", help="Column(s) or array that hold the labels. Several are erased jointly."),
 ]
-
-
-@contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar over rows on the terminal's error stream; silent where that is no terminal."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=what, unit=" rows", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-        yield lambda rows: _advance(bar, rows)
-
-
-def _advance(bar: Any, rows: int) -> None:
-    bar.update(rows)
 
 
 @contextmanager

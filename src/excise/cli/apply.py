@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from excise.cli._shared import ConceptOption, FeaturesOption, progress
+from excise.cli._shared import ConceptOption, FeaturesOption
+from excise.progress import Progress
 
 __all__ = ["apply"]
 
@@ -57,6 +58,6 @@ def apply(
         batch += 1  # each batch draws its own random numbers
         return loaded(X, labels, rounding=rounding, rounding_seed=seed * 1_000_003 + batch)
 
-    with progress(table.n, "erasing") as step:
-        apply_to_file(erase, table, output, step)
+    with Progress(table.n, "erasing") as bar:
+        apply_to_file(erase, table, output, bar.advance)
     typer.echo(f"{table.n:,} rows, {table.d} features: {output}")

@@ -14,8 +14,8 @@ from excise.cli._shared import (
     XArgument,
     options_of,
     plain_warnings,
-    progress,
 )
+from excise.progress import Progress
 
 __all__ = ["fit"]
 
@@ -70,8 +70,8 @@ def fit(
     learnt = None
     if kind is not None:
         learnt = Concept.of(next(table.batches())[1], kind=kind)  # type: ignore[arg-type]
-    with plain_warnings(), progress(table.n, "moments") as step:
-        m = table.moments(Moments(concept=learnt, track_xx=track), step)
+    with plain_warnings(), Progress(table.n, "moments") as bar:
+        m = table.moments(Moments(concept=learnt, track_xx=track), bar.advance)
     if save_moments is not None:
         m.save(save_moments)
     with plain_warnings():

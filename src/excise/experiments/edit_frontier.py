@@ -12,7 +12,7 @@ from excise.auditing.comparison import Measure, run_method, split_rows
 from excise.auditing.guardedness import gather, guardedness
 from excise.errors import ExciseError
 from excise.experiments import sources
-from excise.experiments.running import Finding, Outcome, Run
+from excise.experiments.running import Finding, Outcome, Run, paper_options
 from excise.fitting import fit
 from excise.reporting.svg import COLOURS, MARKERS
 
@@ -62,7 +62,7 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _ladder(quick: bool) -> list[tuple[str, str | None, dict[str, Any]]]:
     rounds, ranks, steps = ((1, 5), (1,), 300) if quick else ((1, 5, 10, 20), (1, 4, 16), 6000)
     out: list[tuple[str, str | None, dict[str, Any]]] = [("none", None, {})]
-    out += [(name, name, {}) for name in ("leace", "sal", "oracle", "random")]
+    out += [(name, name, paper_options(name)) for name in ("leace", "sal", "oracle", "random")]
     out += [(f"inlp, {n} rounds", "inlp", {"rounds": n}) for n in rounds]
     return out + [(f"rlace, rank {n}", "rlace", {"rank": n, "steps": steps}) for n in ranks]
 
@@ -80,7 +80,7 @@ def _own_rows(X: Any, codes: Any, seed: int) -> dict[str, Any]:
     out = {}
     variance = float(X.astype(np.float64).var(axis=0).sum())
     for method in GUARDING:
-        eraser = fit(X, codes, method)
+        eraser = fit(X, codes, method, **paper_options(method))
         data = read_audit_data(X, codes, eraser, None, None)
         found = guardedness(data, gather(data), False, seed)
         edit = np.mean(np.sum((erased_rows(eraser, X, codes).astype(np.float64) - X) ** 2, axis=1))

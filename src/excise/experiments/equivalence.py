@@ -57,7 +57,7 @@ def experiment(run: Run, options: Any) -> Outcome:
 
 
 def _conditions(X: Any, z: Any, strength: float, seed: int) -> list[Any]:
-    eraser = fit(X, z, strength=strength)
+    eraser = fit(X, z, shrinkage="none", strength=strength)
     data = read_audit_data(X, z, eraser, None, None)
     found = guardedness(data, gather(data), False, seed)
     return [[c.name, c.after, c.holds] for c in found.conditions]
@@ -67,7 +67,7 @@ def _beyond(X: Any, z: Any, task: Any, seed: int) -> dict[str, float]:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
 
-    erased = erase(X, z)
+    erased = erase(X, z, shrinkage="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LogisticRegression(max_iter=2000).fit(erased, task)

@@ -7,8 +7,9 @@ import warnings
 from functools import partial
 from typing import Any
 
-from excise.experiments.language import causal_models, fresh, load, pile, red_pajama, small_enough
-from excise.experiments.running import Finding, Outcome, Run
+from excise.experiments.language import causal_models, load, pile, red_pajama, small_enough
+from excise.experiments.running import Finding, Outcome, Run, paper_options
+from excise.methods.table import METHODS
 from excise.reporting.svg import COLOURS
 
 __all__ = ["PAPER", "experiment"]
@@ -77,7 +78,7 @@ def _fitted(at: Any, name: str, run: Run, data: Any = None, cache: str = "auto")
     from excise.scrubbing.loop import scrub
 
     method = name.split(",")[0]
-    given = {**fresh(method, run.quick), **({"seed": run.seed} if method in ("random", "inlp") else {})}
+    given = {**paper_options(method, run.quick), **({"seed": run.seed} if METHODS[method].seeded else {})}
     batches = (at.train if data is None else data).batches(8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

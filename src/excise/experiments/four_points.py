@@ -27,7 +27,7 @@ def experiment(run: Run, options: Any) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExciseWarning)  # four rows are few
         m = Moments().update(POINTS, LABELS)
-        maps = {"sal": np.asarray(sal(m).P), "leace": np.asarray(leace(m).P)}
+        maps = {"sal": np.asarray(sal(m).P), "leace": np.asarray(leace(m, shrinkage="none").P)}
     edits = {name: float(((POINTS @ P.T - POINTS) ** 2).sum(axis=1).mean()) for name, P in maps.items()}
     gaps = {
         name: float(np.abs((POINTS @ P.T)[LABELS == 1].mean(0) - (POINTS @ P.T)[LABELS == -1].mean(0)).max())

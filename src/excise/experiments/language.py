@@ -18,7 +18,6 @@ __all__ = [
     "SMOLLM2",
     "Loaded",
     "causal_models",
-    "fresh",
     "load",
     "masked_model",
     "pile",
@@ -176,8 +175,3 @@ def _labelled_by_spacy(run: Run, name: str) -> dict[str, Iterator[Any]]:
         part: read_spacy(own, PIPELINE, "upos", "pos_")
         for part, own in (("train", texts[:half]), ("test", texts[half:]))
     }
-
-
-def fresh(method: str, quick: bool) -> dict[str, Any]:
-    """Options of a method in these experiments: INLP's 20 rounds, fewer when quick."""
-    return {"rounds": 2 if quick else 20} if method == "inlp" else {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from excise.experiments.language import fresh, load, masked_model, universal_dependencies
-from excise.experiments.running import Finding, Outcome, Run
+from excise.experiments.language import load, masked_model, universal_dependencies
+from excise.experiments.running import Finding, Outcome, Run, paper_options
 from excise.reporting.svg import COLOURS, LINES, MARKERS
 
 __all__ = ["PAPER", "experiment"]
@@ -108,7 +108,7 @@ def _measure(at: Any, run: Run) -> dict[str, Any]:
             at.train.batches(16),
             METHODS,
             held_out=at.test.batches(16),
-            options={"inlp": fresh("inlp", run.quick)},
+            options={method: paper_options(method, run.quick) for method in METHODS},
             seed=run.seed,
             progress=run.show,
         ).to_dict()

@@ -74,9 +74,10 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _measure(at: Any, name: str, run: Run) -> dict[str, Any]:
     from excise.scrubbing.loop import scrub
 
-    given: dict[str, Any] = {"limit_norm": "limited" in name}
-    if name.startswith("oas"):
-        given["shrinkage"] = "oas"
+    given: dict[str, Any] = {
+        "limit_norm": "limited" in name,
+        "shrinkage": "oas" if name.startswith("oas") else "none",
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scrubber: Any = scrub(at.model, at.train.batches(8), progress=run.show, **given)

@@ -10,7 +10,7 @@ import numpy as np
 
 from excise.auditing.audit import audit
 from excise.experiments import sources
-from excise.experiments.running import Finding, Outcome, Run
+from excise.experiments.running import Finding, Outcome, Run, paper_options
 from excise.fitting import fit
 from excise.reporting.svg import COLOURS
 
@@ -53,7 +53,8 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _measure(X: Any, z: Any, method: str, run: Run) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = audit(X, z, eraser=fit(X, z, method), refit=method, seed=run.seed, quick=run.quick)
+        refit = partial(fit, method=method, **paper_options(method))
+        report = audit(X, z, eraser=refit(X, z), refit=refit, seed=run.seed, quick=run.quick)
     assert report.cost is not None
     probes = {p.name: [p.information_before, p.information, p.linear] for p in report.probes}
     return {"edit": report.cost.relative, "guarded": report.guarded, "probes": probes}
@@ -87,8 +88,8 @@ def _draw(seed: int) -> Any:
         for method, marker, colour in (("leace", "^", COLOURS[0]), ("oracle", "o", COLOURS[1])):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                eraser: Any = fit(X, z, method)
-            erased = eraser(X) if method == "leace" else eraser(X, z)
+                eraser: Any = fit(X, z, method, **paper_options(method))
+            erased = eraser(X, z)
             moved = float(((erased - X) ** 2).sum(axis=1).mean())
             plane.scatter(
                 *erased.T,

@@ -13,7 +13,7 @@ from excise.auditing.fairness import outcomes
 from excise.auditing.guardedness import gather, guardedness
 from excise.auditing.splits import rotations
 from excise.experiments import sources
-from excise.experiments.running import Finding, Outcome, Run
+from excise.experiments.running import Finding, Outcome, Run, paper_options
 from excise.fitting import fit
 from excise.reporting.svg import COLOURS
 
@@ -71,7 +71,7 @@ def _measure(X: Any, data: sources.Labelled, seed: int, iterations: int) -> dict
         train = np.sort(np.concatenate([part.erase, part.train]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            eraser: Any = fit(X[train], groups[train])
+            eraser: Any = fit(X[train], groups[train], **paper_options("leace"))
             own = read_audit_data(X[train], groups[train], eraser, None, None)
             guarded = guarded and guardedness(own, gather(own), True, seed).guarded
             center, spread = X[train].mean(axis=0), X[train].std(axis=0)

@@ -16,9 +16,15 @@ from typing import Any
 
 from excise.errors import ExciseError
 from excise.files import replacing, versions
-from excise.reporting.tables import markdown as table
+from excise.tables import markdown as table
 
-__all__ = ["Finding", "Outcome", "Run", "markdown"]
+__all__ = ["Finding", "Outcome", "Run", "markdown", "paper_options"]
+
+
+def paper_options(method: str, quick: bool = False) -> dict[str, Any]:
+    """Options with which a method is the paper's: LEACE without shrinkage, INLP with 20 rounds (fewer when quick)."""
+    options: dict[str, dict[str, Any]] = {"leace": {"shrinkage": "none"}, "inlp": {"rounds": 2 if quick else 20}}
+    return options.get(method, {})
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from excise.measuring.classifiers import Rows, activations, constant, fitted_sco
 from excise.measuring.evaluation import evaluate_each, kind_of
 from excise.measuring.figures import Evaluation
 from excise.methods.table import METHODS, check_method
-from excise.reporting.tables import markdown, show, write_csv, write_json
 from excise.scrubbing.loop import scrub
 from excise.scrubbing.scrubber import Scrubber, apply_eraser
 from excise.scrubbing.sites import find_sites
+from excise.tables import markdown, show, write_csv, write_json
 
 __all__ = ["Amnesic", "LayerFigures", "amnesic"]
 

@@ -14,8 +14,8 @@ import torch
 from excise.errors import InputError
 from excise.files import versions
 from excise.measuring.classifiers import activations, constant, fitted_scores, held_out_scores
-from excise.reporting.tables import markdown, show, write_csv, write_json
 from excise.scrubbing.sites import find_sites
+from excise.tables import markdown, show, write_csv, write_json
 
 __all__ = ["Decodability", "SiteFigures", "decodability"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from excise.errors import InputError
 from excise.measuring.figures import Evaluation, EvaluationTable, Tally
 from excise.measuring.unigram import Unigram
+from excise.progress import Progress
 from excise.scrubbing.capture import evaluating, model_inputs
 
 __all__ = ["evaluate", "evaluate_each", "kind_of"]
@@ -71,7 +71,8 @@ def evaluate_each(
     mask_token = getattr(batches, "mask_token_id", None)
     rows = {name: (Tally(), Tally()) for name in [*scrubbers, *(["unigram"] if unigram else [])]}  # masked, not masked
     done = 0
-    for number, given in enumerate(_shown(batches, progress)):
+    bar = Progress(len(batches) if isinstance(batches, Sized) else None, "evaluating", "batches", progress)
+    for number, given in enumerate(bar.over(batches)):
         batch = {key: value.cpu() if isinstance(value, torch.Tensor) else value for key, value in given.items()}
         _check_ids(batch["input_ids"], size)
         if kind is None:
@@ -231,13 +232,3 @@ def _scores(logits: torch.Tensor, targets: torch.Tensor, clean: torch.Tensor | N
             kl.append((reference.exp() * (reference - logp)).sum(-1))
     joined = [torch.cat(parts).cpu().numpy() if parts else None for parts in (nats, hits, kl)]
     return joined[0], joined[1], joined[2]
-
-
-def _shown(batches: Iterable[Mapping[str, Any]], progress: bool) -> Iterable[Mapping[str, Any]]:
-    if not (progress and sys.stderr.isatty()):
-        return batches
-    from tqdm import tqdm
-
-    total = len(batches) if isinstance(batches, Sized) else None
-    shown: Iterable[Mapping[str, Any]] = tqdm(batches, desc="evaluating", unit=" batches", total=total)
-    return shown

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from excise.files import versions
-from excise.reporting.tables import markdown, show, write_csv, write_json
+from excise.tables import markdown, show, write_csv, write_json
 from excise.text.words import IGNORE
 
 __all__ = ["Evaluation", "EvaluationTable", "LabelFigures", "Tally", "ratio"]

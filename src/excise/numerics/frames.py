@@ -109,9 +109,7 @@ def _matrix(frame: Any, names: list[str], what: str) -> np.ndarray[Any, Any]:
         )
     gaps = [f"{c.name!r} ({int(c.null_count())})" for c in columns if int(c.null_count())]
     if gaps:
-        raise InputError(
-            f"{what} has missing values in {', '.join(gaps[:4])}: drop or impute them", code="not-finite"
-        )
+        raise InputError(f"{what} has missing values in {', '.join(gaps[:4])}: drop or impute them", code="not-finite")
     values = [c.to_numpy() for c in columns]
     narrow = {column.dtype for column in values} == {np.dtype(np.float32)}
     return np.column_stack([np.asarray(c, dtype=np.float32 if narrow else np.float64) for c in values])

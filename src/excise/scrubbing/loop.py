@@ -14,13 +14,13 @@ import torch
 from excise.errors import ExciseError, warn
 from excise.methods.table import Method, check_method
 from excise.numerics.chunks import quiet_pools
+from excise.progress import Progress
 from excise.scrubbing.batches import Data
 from excise.scrubbing.cache import Cache, choose
 from excise.scrubbing.capture import evaluating
 from excise.scrubbing.folder import holds_scrubber, read_folder, write_folder
 from excise.scrubbing.identity import check_identity, identify
 from excise.scrubbing.passes import Passes
-from excise.scrubbing.progress import Bar
 from excise.scrubbing.scrubber import Scrubber
 from excise.scrubbing.site_fit import SiteFit
 from excise.scrubbing.sites import Group, Layout, Sites, find_sites
@@ -69,12 +69,13 @@ def scrub(
             _resume(scrubber, model, Path(resume))
         sizes = [B * T * layout.width * layout.dtype.itemsize for B, T in data.sizes]
         mode = choose(cache, sum(sizes), next(model.parameters()).device, resume, layout.chained)
-        bar = Bar(layout, data.tokens, progress)
+        passes_over_data = sum(len(group.levels) + (group.tail is None) for group in layout.groups) - 1
+        bar = Progress(data.tokens * max(1, passes_over_data), "blocks", "tokens", progress)
         bar.say(
             f"cache: {mode}, {sum(sizes) / 1e6:,.1f} MB for {data.tokens:,} tokens" if mode != "none" else "no cache"
         )
         with Cache(mode, sizes, layout.dtype, resume) as store, bar:
-            passes = Passes(model, data, layout, store, bar.tick)
+            passes = Passes(model, data, layout, store, bar.advance)
             _fit_all(passes, scrubber, found, options, bar, resume)
     if resume is not None:
         write_folder(resume, scrubber, known=len(scrubber.erasers))
@@ -146,12 +147,14 @@ def _resume(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
     scrubber.about["seconds"] = old.about["seconds"]
 
 
-def _fit_all(passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Bar, resume: Any) -> None:
+def _fit_all(
+    passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Progress, resume: Any
+) -> None:
     method, erasers, seconds = scrubber.about["method"], scrubber.erasers, scrubber.about["seconds"]
     at_work = erasers if scrubber.about["arguments"]["sequential"] and not found.redrawn else {}
     notes: dict[str, list[str]] = {}
     for number, group in enumerate(passes.layout.groups):
-        bar.block(number + 1)
+        bar.describe(f"({number + 1}/{len(passes.layout.groups)}) blocks")
         if all(path in erasers for path in group.paths):
             continue
         known = len(erasers)

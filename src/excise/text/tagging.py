@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ import numpy as np
 from excise.concepts.labels import name_order
 from excise.errors import ConceptError, ExciseError, InputError
 from excise.files import versions
+from excise.progress import Progress
 from excise.text.tagged import TaggedText, fingerprint
 from excise.text.words import IGNORE, Ints, LabelledText, piece_bytes, piece_words
 
@@ -204,7 +204,7 @@ class _Coder:
 def _tokenised(
     texts: Iterable[LabelledText], tokenizer: Any, coder: _Coder, separator: str | None, progress: bool
 ) -> Iterator[_Tokens]:
-    stream = iter(_shown(texts, progress))
+    stream = iter(Progress(None, "tagging", "texts", progress).over(texts))
     while chunk := list(islice(stream, TEXTS_AT_ONCE)):
         lead = separator or ""
         # The separator belongs to the text after it; there is none before the first.
@@ -220,15 +220,6 @@ def _tokenised(
             yield _Tokens(
                 np.array(ids, dtype=np.int64), piece_bytes(whole, offsets), np.zeros(n, dtype=bool), table[:, words]
             )
-
-
-def _shown(texts: Iterable[LabelledText], progress: bool) -> Iterable[LabelledText]:
-    if not (progress and sys.stderr.isatty()):
-        return texts
-    from tqdm import tqdm
-
-    shown: Iterable[LabelledText] = tqdm(texts, desc="tagging", unit=" texts", unit_scale=True)
-    return shown
 
 
 def _packed(stream: _Tokens, room: int, ended: bool) -> Iterator[_Tokens]:

@@ -1,4 +1,4 @@
-"""Rows of figures as JSON, CSV and Markdown, one way for all tables of this room."""
+"""Rows of figures as JSON, CSV and Markdown: one way for all tables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-__all__ = ["markdown", "show", "write_csv", "write_json"]
+from excise.files import replacing
+
+__all__ = ["markdown", "show", "write_csv", "write_json", "write_text"]
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file; a crash leaves no half file."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | os.PathLike[str], figures: Mapping[str, Any]) -> None:
-    Path(path).write_text(json.dumps(figures, indent=1) + "\n")
+    write_text(path, json.dumps(figures, indent=1) + "\n")
 
 
 def write_csv(path: str | os.PathLike[str], rows: Sequence[Any], leave_out: Iterable[str] = ()) -> None:
@@ -26,7 +33,7 @@ def write_csv(path: str | os.PathLike[str], rows: Sequence[Any], leave_out: Iter
     writer = csv.DictWriter(out, fieldnames=list(lines[0]))
     writer.writeheader()
     writer.writerows(lines)
-    Path(path).write_text(out.getvalue())
+    write_text(path, out.getvalue())
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -35,7 +42,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def show(value: float | None, error: float | None = None, digits: int = 3) -> str:
-    """A number, with its standard error where there is one.
+    """A number, with its standard error if there is one.
 
     >>> show(1.23456, 0.01), show(None)
     ('1.235 ± 0.010', '-')
