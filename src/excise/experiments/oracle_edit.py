@@ -53,7 +53,7 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _measure(X: Any, z: Any, method: str, run: Run) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        refit = partial(fit, method=method, **paper_options(method))
+        refit: Any = partial(fit, method=method, **paper_options(method))
         report = audit(X, z, eraser=refit(X, z), refit=refit, seed=run.seed, quick=run.quick)
     assert report.cost is not None
     probes = {p.name: [p.information_before, p.information, p.linear] for p in report.probes}
