@@ -42,13 +42,13 @@ def correlations(m: Moments, D: Array) -> Array:
 
 def concept_rank(m: Moments) -> int:
     """Rank of the cross-covariance, decided without units: how many dimensions LEACE and SAL remove."""
-    return int(basis(correlations(m, scales(m.var_x)))[0].shape[1])
+    return int(basis(correlations(m, m.std_x))[0].shape[1])
 
 
 def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = None) -> Geometry:
     """Factor the correlation matrix of X for the concept of `m`; `beside` (d, j) are further columns that must count."""
     assert m.d is not None
-    D = scales(m.var_x)
+    D = m.std_x
     A = correlations(m, D)
     columns = A if beside is None else namespace(A).concat([A, beside], axis=1)
     rows = m.effective_rows
@@ -62,10 +62,16 @@ def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = N
         F = whiten_rows(G, columns, m.rounding, a)
     else:
         R, a = shrink(m.correlation_matrix(), rows, method)
+        made = [R]
+        del R
+
+        def make() -> Array:
+            return made.pop() if made else shrink(m.correlation_matrix(), rows, method)[0]
+
         resolve = None
         if at_hand is not None and a == 0.0:
             resolve = lambda N: at_hand.resolve(N, m.mean_x, D)  # noqa: E731
-        F = whiten_matrix(R, columns, m.eps_xx, m.rounding, resolve)
+        F = whiten_matrix(make, columns, m.eps_xx, m.rounding, resolve)
     return Geometry(D, A, basis(A)[0], F, method, a)
 
 
@@ -95,7 +101,7 @@ def affine_eraser(
     """The eraser of a method, with the names of `m` and the features that it empties (`emptied`: those known to be)."""
     found = None
     if info.get("strength", 1.0) == 1.0:
-        known = _emptied(left, right, scales(convert(m.var_x, left)))
+        known = _emptied(left, right, convert(m.std_x, left))
         if emptied is not None:
             known = np.union1d(known, emptied)
         found = convert(known.astype(np.int64), left) if len(known) else None

@@ -295,7 +295,12 @@ class Moments:
     @property
     def var_x(self) -> Array:
         """(d,) variances of the features; known with and without the d x d covariance."""
-        return self.statistics.s_xx.diagonal() / self.n
+        return self.statistics.var_x
+
+    @property
+    def std_x(self) -> Array:
+        """(d,) standard deviations to divide by; 1 for a constant feature."""
+        return self.statistics.std_x
 
     @property
     def var_z(self) -> Array:
@@ -370,7 +375,7 @@ class Moments:
         """(d,) what a few roundings of its numbers do to a feature, in its standard deviations."""
         s = self.statistics
         xp = namespace(s.mean_x)
-        return ROUNDINGS * s.roundoff * xp.sqrt(s.mean_x**2 + self.var_x) / scales(self.var_x)
+        return ROUNDINGS * s.roundoff * xp.sqrt(s.mean_x**2 + self.var_x) / s.std_x
 
     @property
     def standardised_rows(self) -> Array | None:
@@ -378,16 +383,16 @@ class Moments:
         s = self.statistics
         if not isinstance(s.s_xx, RowScatter):
             return None
-        return s.s_xx.rows() / (scales(self.var_x) * float(np.sqrt(s.n)))
+        return s.s_xx.rows() / (s.std_x * float(np.sqrt(s.n)))
 
     def correlation_matrix(self) -> Array:
         """(d, d) correlations of X, with 1 on the diagonal for constant features too. A new array: it may be used up."""
-        var = self.var_x
-        D = scales(var)
+        var, D = self.var_x, self.std_x
         xp = namespace(D)
-        R = self.cov_xx
-        R /= D[:, None]
-        R /= D[None, :]
+        unit = 1.0 / (D * float(np.sqrt(self.n)))
+        self._require_covariance()
+        R = self.statistics.s_xx.matrix() * unit[:, None]
+        R *= unit[None, :]
         constant = xp.astype(var <= 0, D.dtype)
         if bool(xp.any(constant > 0)):
             R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)

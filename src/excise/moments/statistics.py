@@ -11,6 +11,7 @@ deviation of the mean, so nothing cancels however large the offset is, and a con
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from excise.errors import InputError
 from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
 from excise.numerics.arrays import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
 from excise.numerics.chunks import chunked, worker_count
+from excise.numerics.linalg import scales
 from excise.numerics.precision import EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
 
 __all__ = ["Statistics", "class_covariance", "join", "not_finite", "of_batch", "spread_columns", "without"]
@@ -43,6 +45,16 @@ class Statistics:
     s_zz: Array | None  # (k, k); None for one block of classes, where n and mean_z say it all
     eps: float  # machine epsilon of the product in s_xx
     roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
+
+    @cached_property
+    def var_x(self) -> Array:
+        """(d,) variances of the features."""
+        return self.s_xx.diagonal() / self.n
+
+    @cached_property
+    def std_x(self) -> Array:
+        """(d,) standard deviations to divide by; 1 for a constant feature."""
+        return scales(self.var_x)
 
 
 def class_covariance(mean_z: Array) -> Array:
@@ -77,7 +89,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         d = X.shape[1]
         keep_rows = track_xx and X.shape[0] < d
         wide = d > FLOAT64_WIDTH and dtype_name(X) != "float64" and track_xx and not keep_rows
-        shift = _shift(X)
+        few = _few_rows(X)
+        shift = _shift(X, few)
         add_up = _sum_rows if keep_rows else _sum_host if on_host(X) else _sum_device
         sums = add_up(X, shift, labels.z, weight, track_xx, wide)
         products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
@@ -99,7 +112,7 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
         eps = EPS32 if wide else EPS64
-        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X))
+        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X, few))
 
 
 @dataclass(frozen=True)
@@ -147,25 +160,27 @@ def _refuse_underflow(X: Array, shift: Array, squares: Array) -> None:
 
 
 def _few_rows(X: Array) -> Array:
+    """At most PILOT_ROWS rows, evenly spread; an odd number, which has a middle."""
     n = X.shape[0]
-    rows = np.unique(np.linspace(0, n - 1, min(n, PILOT_ROWS)).astype(np.int64))
-    rows = rows[: len(rows) - (len(rows) + 1) % 2]  # an odd number has a middle
+    if n <= PILOT_ROWS:
+        return X[: n - (n + 1) % 2]
+    rows = np.arange(PILOT_ROWS) * (n - 1) // (PILOT_ROWS - 1)
     return X[rows] if is_numpy(X) else X[convert(rows, X)]
 
 
-def _roundoff(X: Array) -> float:
+def _roundoff(X: Array, few: Array) -> float:
     """Of the numbers in X; float64 on the host that holds float32 numbers has the roundoff of float32."""
     dtype = dtype_name(X)
-    return unit_roundoff(host(_few_rows(X)) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
+    return unit_roundoff(host(few) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
 
 
-def _shift(X: Array) -> Array:
+def _shift(X: Array, few: Array) -> Array:
     """(d,) float64: the median of a few rows, feature by feature; a value that occurs, so constants stay exact."""
-    few = _few_rows(X)
+    middle = few.shape[0] // 2
     if is_numpy(X) or on_host(X):
-        return convert(np.median(host(few).astype(np.float64), axis=0), X)
+        return convert(np.partition(host(few).astype(np.float64), middle, axis=0)[middle], X)
     xp = namespace(X)
-    return xp.sort(xp.astype(few, xp.float64), axis=0)[few.shape[0] // 2]
+    return xp.sort(xp.astype(few, xp.float64), axis=0)[middle]
 
 
 def _sum_rows(

@@ -27,6 +27,7 @@ from excise.numerics.precision import (
 
 __all__ = ["Resolve", "Whitening", "least_dual", "whiten_matrix", "whiten_rows"]
 
+SMALL = 96  # up to this many features an eigendecomposition is as quick as a factorisation
 MOST_NEAR_NULL = 7  # directions that are taken out one by one; with more, all are found by an eigendecomposition
 
 # Directions (d, f) of the standardised features -> their variances (f,) and a rotation (f, f) to directions that have
@@ -77,7 +78,7 @@ class _Cholesky:
 
 @dataclass(frozen=True)
 class _Deflated:
-    """F^-1 = [L^-1 (I - N N^T); diag(weights) N^T] with L L^T = R + N N^T and N the near-null directions."""
+    """F^-1 = [L^-1 (I - N N^T); diag(weights) N^T] with N the near-null directions and L L^T = R off their span."""
 
     lower: Array
     null: Array  # (d, f)
@@ -123,43 +124,59 @@ def least_dual(F: Whitening, U: Array) -> Array:
     return force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
 
 
-def whiten_matrix(R: Array, A: Array, eps: float, rounding: Array, resolve: Resolve | None = None) -> Whitening:
+def whiten_matrix(
+    make: Callable[[], Array], A: Array, eps: float, rounding: Array, resolve: Resolve | None = None
+) -> Whitening:
     """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`, to whiten the correlations A (d, k).
 
     Whether a Cholesky factor will do is decided by the smallest eigenvalue, not by waiting for a failure: on exactly
-    singular matrices Cholesky often succeeds. `rounding` (d,) is what rounding does to the features, in their standard
-    deviations. `resolve` measures faint directions on the rows, where there are any. R is used up.
+    singular matrices Cholesky often succeeds. `make` gives R as a new array, which is used up. `rounding` (d,) is what
+    rounding does to the features, in their standard deviations. `resolve` measures faint directions on the rows.
     """
+    R = make()
     d = R.shape[0]
     xp = namespace(R)
+    if d <= SMALL:
+        return _by_eigenvalues(R, A, eps, rounding, resolve)
     size = float(xp.linalg.vector_norm(R))  # at least the largest eigenvalue
-    diagonal = xp.linalg.diagonal(R) + 0.0
     floor = summation_floor(d, eps, size)
     limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
-    lower, shift = _cholesky(R), 0.0
+    # A shift below the resolution of R lets the factorisation of an exactly singular matrix succeed.
+    shift = 0.1 * floor
+    lower = _cholesky(_plus_diagonal(R, shift))
     if lower is None:
-        _restore(R, diagonal)
         shift = 2.0 * floor
-        lower = _cholesky(_plus_diagonal(R, shift))
+        lower = _cholesky(_plus_diagonal(make(), shift))
     near = None if lower is None else _smallest(lower, shift)
-    if lower is not None and near is not None and shift == 0.0 and float(near.values[0]) > limit:
-        return _Cholesky(lower, float(near.values[0]) / size, kept=d)
-    _restore(R, diagonal)
-    if near is not None and (found := near.below(limit, floor)) is not None:
-        N, values = found
-        deflated = _cholesky(_symmetric(R) + N @ N.T)
-        if deflated is not None:
-            main = _Deflated(deflated, N, values * 0.0, 0.0, d, 0, 0.0)
-            N, faint = _weighed(N, values, floor, rounding, A, main.whiten, resolve)
-            # Deflation is by the span of N, which a rotation inside it leaves alone.
-            rcond = max(float(values[0]) / size, 0.0)
-            return _Deflated(deflated, N, faint.weights, rcond, d - faint.dropped, faint.dropped, faint.hidden)
+    if lower is not None and near is not None:
+        if shift < floor and float(near.values[0]) > limit:
+            return _Cholesky(lower, float(near.values[0]) / size, kept=d)
+        if (found := near.below(limit, floor)) is not None:
+            N, values = found
+            if shift > floor:
+                lower = _cholesky(_plus_projector(make(), N))
+            if lower is not None:
+                # Off the near-null directions, L L^T is R up to the shift.
+                main = _Deflated(lower, N, values * 0.0, 0.0, d, 0, 0.0)
+                N, faint = _weighed(N, values, floor, rounding, A, main.whiten, resolve)
+                # Deflation is by the span of N, which a rotation inside it leaves alone.
+                rcond = max(float(values[0]) / size, 0.0)
+                return _Deflated(lower, N, faint.weights, rcond, d - faint.dropped, faint.dropped, faint.hidden)
+    return _by_eigenvalues(make(), A, eps, rounding, resolve)
+
+
+def _by_eigenvalues(R: Array, A: Array, eps: float, rounding: Array, resolve: Resolve | None) -> Whitening:
+    xp = namespace(R)
+    d = R.shape[0]
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
     floor = summation_floor(d, eps, top)
-    low = int(xp.sum(xp.astype(values <= max(floor, limit), xp.int64)))
-    N, rest, weights = vectors[:, :low], vectors[:, low:], 1.0 / xp.sqrt(values[low:])
-    N, faint = _weighed(N, values[:low], floor, rounding, A, lambda B: (rest.T @ B) * weights[:, None], resolve)
+    limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
+    low = int((values <= limit).sum())
+    rest, weights = vectors[:, low:], 1.0 / xp.sqrt(values[low:])
+    N, faint = _weighed(
+        vectors[:, :low], values[:low], floor, rounding, A, lambda B: (rest.T @ B) * weights[:, None], resolve
+    )
     return _Basis(
         xp.concat([N, rest], axis=1),
         xp.concat([faint.weights, weights]),
@@ -298,7 +315,7 @@ def _smallest(lower: Array, shift: float) -> _Smallest | None:
         if not bool(xp.all(xp.isfinite(y))):
             return None
         x = xp.linalg.qr(y)[0]
-    # Through the factor: on the host the matrix itself was overwritten.
+    # Through the factor: the matrix itself was used up.
     image = _lower_times(lower, _lower_times(lower, x, transposed=True), transposed=False) - shift * x
     values, rotation = xp.linalg.eigh(x.T @ image)
     x, image = x @ rotation, image @ rotation
@@ -307,17 +324,20 @@ def _smallest(lower: Array, shift: float) -> _Smallest | None:
 
 
 def _plus_diagonal(R: Array, shift: float) -> Array:
+    if is_numpy(R):
+        R.reshape(-1)[:: R.shape[0] + 1] += shift
+        return R
     xp = namespace(R)
-    return _symmetric(R) + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
+    return R + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
 
 
-def _symmetric(R: Array) -> Array:
-    """R from its lower triangle; on the host a Cholesky factor may have overwritten the other one."""
-    return np.tril(R) + np.tril(R, -1).T if is_numpy(R) else R
+def _plus_projector(R: Array, N: Array) -> Array:
+    R += N @ N.T
+    return R
 
 
 def _cholesky(R: Array) -> Array | None:
-    """L with R = L L^T, or None. On the host it overwrites the upper triangle and the diagonal of R."""
+    """L with R = L L^T, or None; only its lower triangle counts. R is used up."""
     if is_torch(R):
         import torch
 
@@ -335,22 +355,19 @@ def _cholesky(R: Array) -> Array | None:
     return lower if info == 0 else None
 
 
-def _restore(R: Array, diagonal: Array) -> None:
-    """Undo what `_cholesky` did on the host to the diagonal; the lower triangle is still there."""
-    if is_numpy(R):
-        np.fill_diagonal(R, diagonal)
-
-
 def _solve_triangular(lower: Array, B: Array, transposed: bool) -> Array:
     if is_torch(lower):
         import torch
 
         return torch.linalg.solve_triangular(lower.T if transposed else lower, B, upper=transposed)
     if is_cupy(lower):
-        from cupyx.scipy.linalg import solve_triangular as solve
-    else:
-        from scipy.linalg import solve_triangular as solve
-    return solve(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
+        from cupyx.scipy.linalg import solve_triangular
+
+        return solve_triangular(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
+    from scipy.linalg.lapack import dtrtrs
+
+    x, info = dtrtrs(lower, B, lower=1, trans=1 if transposed else 0)
+    return x if info == 0 else np.full_like(x, np.inf)  # an exact zero on the diagonal
 
 
 def _lower_times(lower: Array, B: Array, transposed: bool) -> Array:
