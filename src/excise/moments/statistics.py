@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,19 @@ import numpy as np
 from excise.concepts.concept import Encoded
 from excise.errors import InputError
 from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
-from excise.numerics.arrays import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
+from excise.numerics import kernels
+from excise.numerics.arrays import (
+    Array,
+    convert,
+    dtype_name,
+    exact_products,
+    host,
+    is_16_bit,
+    is_numpy,
+    is_torch,
+    namespace,
+    on_host,
+)
 from excise.numerics.chunks import chunked, worker_count
 from excise.numerics.linalg import scales
 from excise.numerics.precision import EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
@@ -180,7 +193,13 @@ def _shift(X: Array, few: Array) -> Array:
     if is_numpy(X) or on_host(X):
         return convert(np.partition(host(few).astype(np.float64), middle, axis=0)[middle], X)
     xp = namespace(X)
-    return xp.sort(xp.astype(few, xp.float64), axis=0)[middle]
+    wide = xp.astype(few, xp.float64)
+    median = xp.sort(wide, axis=0)[middle]
+    if not is_16_bit(X):
+        return median
+    # 16-bit numbers stay exact factors where they are not shifted; small offsets can be corrected afterwards.
+    spread = xp.sort(xp.abs(wide - median), axis=0)[middle]
+    return xp.where(xp.abs(median) > 4.0 * spread, median, xp.zeros_like(median))
 
 
 def _sum_rows(
@@ -285,6 +304,10 @@ def _sum_device(
     X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
 ) -> _Sums:
     """The same on an accelerator. Class sums are one-hot products there: deterministic, unlike atomic additions."""
+    if wide and is_torch(X) and kernels.available(X):
+        fast = _sum_by_kernels(X, shift, z, weight)
+        if fast is not None:
+            return fast
     xp = namespace(X)
     n, d = X.shape
     rows = max(2**25 // d, 512)
@@ -322,6 +345,36 @@ def _sum_device(
         sums.cross = cross if first else sums.cross + cross
         sums.total = total if first else sums.total + total
     return sums
+
+
+def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None) -> _Sums | None:
+    """On the tensor cores; None where the squares leave their range, or there are too many classes."""
+    from excise.numerics.kernels.gather import MOST_CLASSES, ROWS_AT_ONCE, blocks_of, gather_rows, product_of_parts
+
+    if z.k > MOST_CLASSES:
+        return None
+    n, d = X.shape
+    X = X if X.stride(-1) == 1 else X.contiguous()
+    parts, whole = 3, None
+    if is_16_bit(X):  # not shifted and not weighted, they are whole in one part
+        moved = host(shift) != 0
+        whole = [weight is None and not moved[a:b].any() for a, b in pairwise(blocks_of(d))]
+        parts = 1 if all(whole) else 2
+    codes = None if z.codes is None else convert(z.codes, X)
+    matrix = None if z.matrix is None else convert(z.matrix, X)
+    weights = None if weight is None else convert(weight, X)
+    sums = _Sums(0.0, 0.0, 0.0, 0.0)
+    for begin in range(0, n, rows := max(1, ROWS_AT_ONCE // d)):
+        part = slice(begin, begin + rows)
+        own = [None if labels is None else labels[part] for labels in (codes, matrix, weights)]
+        found = gather_rows(X[part], shift, own[0], own[1], z.k, own[2], parts)
+        sums.products = sums.products + product_of_parts(found.parts, whole)
+        sums.cross, sums.total = sums.cross + found.cross, sums.total + found.total
+        sums.squares = sums.squares + found.squares
+    # Squares that are too small or too large for float32 are in the float64 sums alone.
+    ratio = sums.products.diagonal() / sums.squares.clamp(min=SMALLEST_SQUARE)
+    fits = (ratio - 1.0).abs() < 1e-2
+    return sums if bool((fits | (sums.squares < SMALLEST_SQUARE) | ~sums.squares.isfinite()).all()) else None
 
 
 def not_finite(X: Array) -> InputError:

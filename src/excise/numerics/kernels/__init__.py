@@ -1,0 +1,30 @@
+"""Triton kernels for CUDA devices. They are chosen here and nowhere else.
+
+`available(x)` says whether a kernel can run on a tensor: a CUDA device with Triton, or any tensor while Triton
+interprets its kernels on the CPU (TRITON_INTERPRET=1), which is how they are tested without a device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from typing import Any
+
+__all__ = ["available", "interpreted"]
+
+
+@cache
+def interpreted() -> bool:
+    """Whether Triton runs kernels as Python on the CPU; it decides that when it is imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def available(x: Any) -> bool:
+    """Whether the kernels can run on a PyTorch tensor."""
+    return (x.is_cuda or interpreted()) and _has_triton()
