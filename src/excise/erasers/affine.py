@@ -31,12 +31,7 @@ from excise.numerics.linalg import singular_values
 __all__ = ["AffineEraser"]
 
 SMALL = 2**15  # numbers in an array that is erased in one piece
-MOST_COLUMNS = 256  # directions that the fused kernel takes
-
-
-def by_kernel(x: Any, rank: int) -> bool:
-    """Whether the fused kernel for CUDA devices takes these rows."""
-    return is_torch(x) and kernels.available(x) and 0 < rank <= MOST_COLUMNS
+DEVICE_SMALL = 2**22  # the same on a device
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +107,7 @@ class AffineEraser:
 
     def erase_(self, X: Any) -> Any:
         """Erase in place from an array or tensor X (..., d) that can be written to, and give it back."""
-        if is_torch(X) and X.is_contiguous() and by_kernel(X, self.rank) and not X.requires_grad:
+        if is_torch(X) and X.is_contiguous() and kernels.project_rows(X, self.rank) and not X.requires_grad:
             self._by_kernel(X.reshape(-1, self.d), None, in_place=True)
         else:
             X[...] = self(X)
@@ -124,11 +119,15 @@ class AffineEraser:
 
         X = X if X.stride(-1) == 1 else X.contiguous()
         out, flag = project(X, self._torch_factors(X.device).prepared(X.dtype)[0], X if in_place else None, seed)
+        return self._finished(out, X, flag)
+
+    def _finished(self, out: Any, X: Any, flag: Any = None) -> Any:
+        """Constants and lengths; and one look whether all of it is finite."""
         if self._constants is not None:
             self._constants.put(out)
         if self.normalize:
             out = normalised(out.double()).to(X.dtype)
-        if int(flag):
+        if bool((out * 0).sum() != 0) if flag is None else int(flag):
             raise refuse_not_finite(X)
         return out
 
@@ -146,8 +145,14 @@ class AffineEraser:
         return {}
 
     def _erased(self, rows: Rows) -> Array:
-        if by_kernel(rows.values, self.rank):
-            return self._by_kernel(rows.values, rows.seed)
+        values = rows.values
+        if is_torch(values) and (not values.is_cpu or kernels.interpreted()):
+            from excise.erasers.device import by_products
+
+            if kernels.project_rows(values, self.rank):
+                return self._by_kernel(values, rows.seed)
+            if rows.seed is None and values.numel() <= DEVICE_SMALL:
+                return self._finished(by_products(values, self._torch_factors(values.device)), values)
         return subtract_projection(
             rows.values, self.left, self.right, self.center, rows.seed, self._constants, self.normalize
         )

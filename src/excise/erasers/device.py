@@ -13,9 +13,7 @@ import torch
 
 from excise.numerics import kernels
 
-__all__ = ["TorchFactors", "project"]
-
-MOST_COLUMNS = 256  # directions that the fused kernel takes
+__all__ = ["TorchFactors", "by_products", "project"]
 
 
 class TorchFactors:
@@ -50,21 +48,22 @@ class TorchFactors:
 
 def project(x: torch.Tensor, factors: TorchFactors) -> torch.Tensor:
     """x (..., d) -> r(x), same dtype; differentiable."""
-    if kernels.available(x) and 0 < factors.rank <= MOST_COLUMNS:
+    if kernels.project_rows(x, factors.rank):
         forward, backward = factors.prepared(x.dtype)
         result: torch.Tensor = torch.ops.excise.project(
-            x, list(forward.tensors()), list(backward.tensors()), forward.columns, forward.mode
+            x, list(forward.tensors()), list(backward.tensors()), forward.rank, forward.mode
         )
         return result
-    return _by_products(x, factors)
+    return by_products(x, factors)
 
 
-def _by_products(x: torch.Tensor, f: TorchFactors) -> torch.Tensor:
+def by_products(x: torch.Tensor, f: TorchFactors) -> torch.Tensor:
+    """r(x) by two ordinary products, in float64 (float32 for 16-bit rows)."""
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(device_type=x.device.type, enabled=False):
-            return _by_products(x, f)
+            return by_products(x, f)
     if x.ndim > 2:
-        return _by_products(x.reshape(-1, x.shape[-1]), f).reshape(x.shape)
+        return by_products(x.reshape(-1, x.shape[-1]), f).reshape(x.shape)
     if x.dtype in (torch.float16, torch.bfloat16):
         left, left_t, right, right_t, center = f.narrow
         wide = x.float()
@@ -82,32 +81,32 @@ def _by_products(x: torch.Tensor, f: TorchFactors) -> torch.Tensor:
 
 @torch.library.custom_op("excise::project", mutates_args=())
 def _project(
-    x: torch.Tensor, forward: list[torch.Tensor], backward: list[torch.Tensor], columns: int, mode: str
+    x: torch.Tensor, forward: list[torch.Tensor], backward: list[torch.Tensor], rank: int, mode: str
 ) -> torch.Tensor:
     from excise.numerics.kernels.projection import Factors, project
 
     rows = x.reshape(-1, x.shape[-1])
     rows = rows if rows.stride(-1) == 1 else rows.contiguous()
-    right, left, right_one, left_one, offset, center = forward
-    factors = Factors(right, left, right_one, left_one, offset, center, columns, mode)
+    right, left, offset, center = forward
+    factors = Factors(right, left, offset, center, rank, mode)
     return project(rows, factors, check=False)[0].reshape(x.shape)
 
 
 @_project.register_fake
-def _(x: torch.Tensor, forward: Any, backward: Any, columns: int, mode: str) -> torch.Tensor:
+def _(x: torch.Tensor, forward: Any, backward: Any, rank: int, mode: str) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    _, forward, backward, columns, mode = inputs
+    _, forward, backward, rank, mode = inputs
     ctx.save_for_backward(*forward, *backward)
-    ctx.columns, ctx.mode = columns, mode
+    ctx.rank, ctx.mode = rank, mode
 
 
 def _gradient(ctx: Any, g: torch.Tensor) -> Any:
     saved = ctx.saved_tensors
     half = len(saved) // 2
-    back = torch.ops.excise.project(g.contiguous(), list(saved[half:]), list(saved[:half]), ctx.columns, ctx.mode)
+    back = torch.ops.excise.project(g.contiguous(), list(saved[half:]), list(saved[:half]), ctx.rank, ctx.mode)
     return back, None, None, None, None
 
 

@@ -84,7 +84,9 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
             code="large-edit",
         )
     outer = left * D[:, None]
-    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(outer, least_dual(F, left) / D[:, None])
+    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(
+        outer, least_dual(F, left)[0] / D[:, None]
+    )
     return affine_eraser(
         m,
         outer,

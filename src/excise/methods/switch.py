@@ -47,7 +47,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"not ({outside:.2g} of its size); use concepts with the same number of classes",
             code="infeasible",
         )
-    right = least_dual(geometry(m1).F, U)
+    right = least_dual(geometry(m1).F, U)[0]
     left = (A1 - A2) @ H / s[None, :]
     info = describe(m1, "switch", strength=strength, to=json_names(m2.concept.names), singular_values=host(s).tolist())
     return affine_eraser(m1, left * D[:, None], strength * right / D[:, None], m1.mean_x, info)

@@ -393,8 +393,8 @@ class Moments:
         self._require_covariance()
         R = self.statistics.s_xx.matrix() * unit[:, None]
         R *= unit[None, :]
-        constant = xp.astype(var <= 0, D.dtype)
-        if bool(xp.any(constant > 0)):
+        if not self.statistics.host_var_x.all():
+            constant = xp.astype(var <= 0, D.dtype)
             R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)
         return R
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,6 +64,11 @@ class Statistics:
         return self.s_xx.diagonal() / self.n
 
     @cached_property
+    def host_var_x(self) -> np.ndarray[Any, Any]:
+        """The same in NumPy."""
+        return host(self.var_x)
+
+    @cached_property
     def std_x(self) -> Array:
         """(d,) standard deviations to divide by; 1 for a constant feature."""
         return scales(self.var_x)
@@ -107,7 +111,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         add_up = _sum_rows if keep_rows else _sum_host if on_host(X) else _sum_device
         sums = add_up(X, shift, labels.z, weight, track_xx, wide)
         products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
-        if not bool(xp.all(xp.isfinite(products))) or not bool(xp.all(xp.isfinite(total))):
+        seen = products if sums.squares is None else convert(sums.squares, X)  # what is not finite shows in its square
+        if not bool(xp.all(xp.isfinite(seen))) or not bool(xp.all(xp.isfinite(total))):
             raise not_finite(X)
         offset = total / n  # (d,): the mean, about the shift
         s_xx: Scatter
@@ -116,10 +121,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         elif not track_xx:
             s_xx = VarianceScatter(products - n * offset * offset)
         else:
-            S = products - n * offset[:, None] * offset[None, :]
-            if sums.squares is not None:
-                S = _with_diagonal(S, convert(sums.squares, X) - n * offset * offset)
-            s_xx = MatrixScatter(S)
+            squares = None if sums.squares is None else convert(sums.squares, X) - n * offset * offset
+            s_xx = MatrixScatter(_about_mean(products, n, offset, squares))
         _refuse_underflow(X, shift, s_xx.diagonal())
         small, mean_z = convert(labels.small_mean, X), convert(labels.mean, X)
         s_xz = cross.T - total[:, None] * small[None, :]
@@ -158,9 +161,18 @@ def _labels(z: Encoded, weights: Any, n: float) -> _Labels:
     return _Labels(Encoded(z.n, z.k, matrix=moved), small, small + shift, s_zz)
 
 
-def _with_diagonal(S: Array, diagonal: Array) -> Array:
-    xp = namespace(S)
-    return S + xp.eye(S.shape[0], dtype=S.dtype, device=S.device) * (diagonal - xp.linalg.diagonal(S))[None, :]
+def _about_mean(products: Array, n: float, offset: Array, squares: Array | None) -> Array:
+    """Products about the shift -> about the mean, in place; on the diagonal `squares`, which are more exact."""
+    if is_torch(products):
+        products.addr_(offset, offset, alpha=-n)
+        if squares is not None:
+            products.diagonal().copy_(squares)
+        return products
+    products = products - n * offset[:, None] * offset[None, :]
+    if squares is not None:
+        at = convert(np.arange(products.shape[0]), products)
+        products[at, at] = squares
+    return products
 
 
 def _refuse_underflow(X: Array, shift: Array, squares: Array) -> None:
@@ -348,29 +360,29 @@ def _sum_device(
 
 
 def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None) -> _Sums | None:
-    """On the tensor cores; None where the squares leave their range, or there are too many classes."""
-    from excise.numerics.kernels.gather import MOST_CLASSES, ROWS_AT_ONCE, blocks_of, gather_rows, product_of_parts
+    """On the tensor cores, for classes; None for too many of them, and if squares leave the range of float32."""
+    from excise.numerics.kernels.gather import MOST_CLASSES, ROWS_AT_ONCE, gather_rows
+    from excise.numerics.kernels.narrow import sums_of_narrow_rows
+    from excise.numerics.kernels.products import product_of_parts
 
-    if z.k > MOST_CLASSES:
+    narrow = is_16_bit(X)
+    moved = np.flatnonzero(host(shift)) if narrow else np.zeros(0)
+    if z.codes is None or z.k > MOST_CLASSES or (narrow and (weight is not None or 4 * len(moved) > X.shape[1])):
         return None
     n, d = X.shape
     X = X if X.stride(-1) == 1 else X.contiguous()
-    parts, whole = 3, None
-    if is_16_bit(X):  # not shifted and not weighted, they are whole in one part
-        moved = host(shift) != 0
-        whole = [weight is None and not moved[a:b].any() for a, b in pairwise(blocks_of(d))]
-        parts = 1 if all(whole) else 2
-    codes = None if z.codes is None else convert(z.codes, X)
-    matrix = None if z.matrix is None else convert(z.matrix, X)
-    weights = None if weight is None else convert(weight, X)
-    sums = _Sums(0.0, 0.0, 0.0, 0.0)
-    for begin in range(0, n, rows := max(1, ROWS_AT_ONCE // d)):
-        part = slice(begin, begin + rows)
-        own = [None if labels is None else labels[part] for labels in (codes, matrix, weights)]
-        found = gather_rows(X[part], shift, own[0], own[1], z.k, own[2], parts)
-        sums.products = sums.products + product_of_parts(found.parts, whole)
-        sums.cross, sums.total = sums.cross + found.cross, sums.total + found.total
-        sums.squares = sums.squares + found.squares
+    codes, weights = convert(z.codes, X), None if weight is None else convert(weight, X)
+    if narrow:
+        found = sums_of_narrow_rows(X, shift, convert(moved, X), codes, z.k)
+        sums = _Sums(found.products, found.cross, None, found.squares)
+    else:
+        sums = _Sums(0.0, 0.0, None, 0.0)
+        for begin in range(0, n, rows := max(1, ROWS_AT_ONCE // d)):
+            part = slice(begin, begin + rows)
+            own = gather_rows(X[part], shift, codes[part], z.k, None if weights is None else weights[part])
+            sums.products = sums.products + product_of_parts(own.parts)
+            sums.cross, sums.squares = sums.cross + own.cross, sums.squares + own.squares
+    sums.total = sums.cross.sum(0)  # every row has one class
     # Squares that are too small or too large for float32 are in the float64 sums alone.
     ratio = sums.products.diagonal() / sums.squares.clamp(min=SMALLEST_SQUARE)
     fits = (ratio - 1.0).abs() < 1e-2

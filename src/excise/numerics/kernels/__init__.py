@@ -11,7 +11,11 @@ import os
 from functools import cache
 from typing import Any
 
-__all__ = ["available", "interpreted"]
+__all__ = ["available", "interpreted", "project_rows"]
+
+MOST_COLUMNS = 256  # directions that the fused projection takes
+WHOLE_ROW = 2**15  # bytes of a row that fits into the registers of a program, for rank 1
+SMALL = 2**18  # numbers: for fewer, a few ordinary products are quicker than starting a kernel
 
 
 @cache
@@ -28,3 +32,10 @@ def _has_triton() -> bool:
 def available(x: Any) -> bool:
     """Whether the kernels can run on a PyTorch tensor."""
     return (x.is_cuda or interpreted()) and _has_triton()
+
+
+def project_rows(x: Any, rank: int) -> bool:
+    """Whether the fused projection should take a tensor x (..., d)."""
+    if not available(x) or (x.numel() < SMALL and not interpreted()):
+        return False
+    return 2 <= rank <= MOST_COLUMNS or (rank == 1 and x.shape[-1] * x.element_size() <= WHOLE_ROW)

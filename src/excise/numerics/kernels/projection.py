@@ -4,7 +4,7 @@ A program takes a block of rows. Its first loop walks over the features and adds
 walks back, reads x again (mostly from the cache, hence backwards) and subtracts coordinates @ left.T. float32 and
 float64 rows are computed in float64, on the tensor cores. bfloat16 rows are exact factors of bfloat16 products: right,
 left and the coordinates are split into two bfloat16 parts each, summed in float32. float16 rows are computed in
-float32. Ranks are a multiple of 16 for the tensor cores and at most one further column by ordinary arithmetic.
+float32. For rank 1 whole rows stay in registers, and there are no matrix products.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ import triton.language as tl
 
 from excise.numerics.kernels import interpreted
 
-__all__ = ["MOST_COLUMNS", "Factors", "nearest_bfloat16", "project", "split"]
-
-MOST_COLUMNS = 256  # ranks beyond are left to ordinary products
-WHOLE_ROW = 2**15  # bytes of a row that fits into the registers of a program
+__all__ = ["Factors", "nearest_bfloat16", "project", "split"]
 
 
 @triton.jit
@@ -29,8 +26,6 @@ def _project(
     out_ptr,
     right_ptr,
     left_ptr,
-    right_one_ptr,
-    left_one_ptr,
     offset_ptr,
     center_ptr,
     flag_ptr,
@@ -40,8 +35,9 @@ def _project(
     out_stride,
     seed,
     MODE: tl.constexpr,  # "parts", "float32" or "float64"
-    R: tl.constexpr,  # columns for the tensor cores, 0 or 16 and up
-    ONE: tl.constexpr,  # whether there is one more column
+    RANK: tl.constexpr,
+    R: tl.constexpr,  # columns for the tensor cores: a power of 2 from 16
+    STACK: tl.constexpr,  # in parts: columns of the three products that make up the edit
     BM: tl.constexpr,
     BD: tl.constexpr,
     EVEN: tl.constexpr,  # whether BD divides d
@@ -53,95 +49,91 @@ def _project(
     CENTRED: tl.constexpr,  # float64 rows: centred before the product, which could lose their digits
     UPCAST: tl.constexpr,  # the interpreter multiplies raw bits of bfloat16, and truncates to it
 ):
+    PARTS: tl.constexpr = MODE == "parts"
     WIDE: tl.constexpr = tl.float64 if MODE == "float64" else tl.float32
+    K1: tl.constexpr = 2 * R if PARTS else R  # right in two parts, side by side
+    K2: tl.constexpr = STACK if PARTS else R
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     present = rows[:, None] < n
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * row_stride
     out_rows = out_ptr + rows.to(tl.int64)[:, None] * out_stride
-    ranks = tl.arange(0, R if R > 0 else 16)
-    part = d * R  # distance between the two parts of a factor
-    acc = tl.zeros([BM, R if R > 0 else 16], WIDE)
-    one = tl.zeros([BM], WIDE)
+    first = tl.arange(0, K1)
+    acc = tl.zeros([BM, K1], WIDE)
     blocks = tl.cdiv(d, BD)
     for b in range(blocks):
         cols = b * BD + tl.arange(0, BD)
         inside = cols < d
         if EVEN:
             x = tl.load(x_rows + cols[None, :], mask=present, other=0.0)
+            v = tl.load(right_ptr + cols[:, None] * K1 + first[None, :])
         else:
             x = tl.load(x_rows + cols[None, :], mask=present & inside[None, :], other=0.0)
+            v = tl.load(right_ptr + cols[:, None] * K1 + first[None, :], mask=inside[:, None], other=0.0)
         if CENTRED:
             x -= tl.load(center_ptr + cols, mask=inside, other=0.0)[None, :]
-        if ONE:
-            v = tl.load(right_one_ptr + cols, mask=inside, other=0.0)
-            one += tl.sum(x.to(WIDE) * v[None, :], axis=1)
-        if R > 0:
-            at = right_ptr + cols[:, None] * R + ranks[None, :]
-            v0 = tl.load(at, mask=inside[:, None], other=0.0)
-            if MODE == "parts":
-                v1 = tl.load(at + part, mask=inside[:, None], other=0.0)
-                if UPCAST:
-                    acc = tl.dot(x.to(tl.float32), v0.to(tl.float32), acc)
-                    acc = tl.dot(x.to(tl.float32), v1.to(tl.float32), acc)
-                else:
-                    acc = tl.dot(x, v0, acc)
-                    acc = tl.dot(x, v1, acc)
-            elif MODE == "float32":
-                acc = tl.dot(x.to(tl.float32), v0, acc, input_precision="ieee")
-            else:
-                acc = tl.dot(x.to(tl.float64), v0, acc, out_dtype=tl.float64)
+        if PARTS and not UPCAST:
+            acc = tl.dot(x, v, acc)
+        elif MODE == "float64":
+            acc = tl.dot(x.to(tl.float64), v, acc, out_dtype=tl.float64)
+        else:
+            acc = tl.dot(x.to(tl.float32), v.to(tl.float32), acc, input_precision="ieee")
+    minus = -acc
+    if PARTS:
+        minus = tl.sum(tl.reshape(minus, [BM, 2, R]), axis=1)
+    ranks = tl.arange(0, R)
     if not CENTRED:
-        if R > 0:
-            acc -= tl.load(offset_ptr + ranks)[None, :]
-        if ONE:
-            one -= tl.load(offset_ptr + R)
-    high = acc.to(tl.bfloat16)
-    low = (acc - high.to(WIDE)).to(tl.bfloat16)
-    bad = tl.zeros([BM], tl.int32)
+        minus += tl.load(offset_ptr + ranks)[None, :]
+    if PARTS:
+        # The edit is high u0 + low u0 + high u1: one product of stacked columns. A product with 0 and 1 is exact.
+        high = minus.to(tl.bfloat16)
+        low = (minus - high.to(tl.float32)).to(tl.bfloat16)
+        place = tl.arange(0, STACK)
+        of_high = (place[None, :] == ranks[:, None]) | (place[None, :] == ranks[:, None] + 2 * RANK)
+        of_high = of_high & (ranks[:, None] < RANK)
+        of_low = (place[None, :] == ranks[:, None] + RANK) & (ranks[:, None] < RANK)
+        if UPCAST:
+            stacked = tl.dot(high.to(tl.float32), of_high.to(tl.float32))
+            stacked = tl.dot(low.to(tl.float32), of_low.to(tl.float32), stacked)
+        else:
+            stacked = tl.dot(high, of_high.to(tl.bfloat16))
+            stacked = tl.dot(low, of_low.to(tl.bfloat16), stacked)
+        coordinates = stacked.to(tl.bfloat16)
+    else:
+        coordinates = minus
+    second = tl.arange(0, K2)
+    check = tl.zeros([BM], tl.float32)  # becomes NaN where the result is not finite
     for back in range(blocks):
         b = blocks - 1 - back
         cols = b * BD + tl.arange(0, BD)
         inside = cols < d
         if EVEN:
             x = tl.load(x_rows + cols[None, :], mask=present, other=0.0)
+            u = tl.load(left_ptr + cols[None, :] * K2 + second[:, None])  # (K2, BD): left transposed
         else:
             x = tl.load(x_rows + cols[None, :], mask=present & inside[None, :], other=0.0)
+            u = tl.load(left_ptr + cols[None, :] * K2 + second[:, None], mask=inside[None, :], other=0.0)
         y = x.to(WIDE)
-        if ONE:
-            u = tl.load(left_one_ptr + cols, mask=inside, other=0.0)
-            y -= one[:, None] * u[None, :]
-        if R > 0:
-            at = left_ptr + cols[None, :] * R + ranks[:, None]  # (R, BD): left transposed
-            u0 = tl.load(at, mask=inside[None, :], other=0.0)
-            if MODE == "parts":
-                u1 = tl.load(at + part, mask=inside[None, :], other=0.0)
-                if UPCAST:
-                    edit = tl.dot(high.to(tl.float32), u1.to(tl.float32))
-                    edit = tl.dot(low.to(tl.float32), u0.to(tl.float32), edit)
-                    edit = tl.dot(high.to(tl.float32), u0.to(tl.float32), edit)
-                else:
-                    edit = tl.dot(high, u1)
-                    edit = tl.dot(low, u0, edit)
-                    edit = tl.dot(high, u0, edit)
-                y -= edit
-            elif MODE == "float32":
-                y -= tl.dot(acc, u0, input_precision="ieee")
-            else:
-                y -= tl.dot(acc, u0, out_dtype=tl.float64)
+        if PARTS and not UPCAST:
+            y = tl.dot(coordinates, u, y)
+        elif MODE == "float64":
+            y = tl.dot(coordinates, u, y, out_dtype=tl.float64)
+        else:
+            y = tl.dot(coordinates.to(tl.float32), u.to(tl.float32), y, input_precision="ieee")
         if STOCHASTIC:
-            place = rows.to(tl.int64)[:, None] * d + cols[None, :]
-            u = tl.rand(seed, place.to(tl.int32))
-            y = _dithered(y, u, BITS, LEAST, LARGEST)
+            place_of = rows.to(tl.int64)[:, None] * d + cols[None, :]
+            y = _dithered(y, tl.rand(seed, place_of.to(tl.int32)), BITS, LEAST, LARGEST)
         if UPCAST and x.dtype == tl.bfloat16:
             y = nearest_bfloat16(y)
         out = y.to(x.dtype)
         if CHECK:
-            wrong = (out != out) | (tl.abs(out.to(WIDE)) == float("inf"))
-            bad += tl.sum(tl.where(present & inside[None, :], wrong.to(tl.int32), 0), axis=1)
-        tl.store(out_rows + cols[None, :], out, mask=present & inside[None, :])
+            check += tl.sum(out.to(tl.float32) * 0.0, axis=1)
+        if EVEN:
+            tl.store(out_rows + cols[None, :], out, mask=present)
+        else:
+            tl.store(out_rows + cols[None, :], out, mask=present & inside[None, :])
     if CHECK:
-        total = tl.sum(bad, axis=0)
-        tl.atomic_max(flag_ptr, total, mask=total > 0)
+        total = tl.sum(check, axis=0)
+        tl.atomic_max(flag_ptr, 1, mask=total != total)
 
 
 @triton.jit
@@ -191,9 +183,8 @@ def _project_direction(
     out = y.to(x.dtype)
     tl.store(out_ptr + rows.to(tl.int64)[:, None] * out_stride + cols[None, :], out, mask=present)
     if CHECK:
-        wrong = (out != out) | (tl.abs(out.to(WIDE)) == float("inf"))
-        bad = tl.sum(tl.sum(tl.where(present, wrong.to(tl.int32), 0), axis=1), axis=0)
-        tl.atomic_max(flag_ptr, bad, mask=bad > 0)
+        total = tl.sum(tl.sum(out.to(tl.float32) * 0.0, axis=1), axis=0)  # NaN where something is not finite
+        tl.atomic_max(flag_ptr, 1, mask=total != total)
 
 
 @triton.jit
@@ -224,23 +215,21 @@ FORMATS = {  # explicit bits of the mantissa, smallest normal exponent
 }
 
 
-def split(factor: torch.Tensor) -> torch.Tensor:
-    """(2, ...) bfloat16: a float64 factor as the sum of two parts, to 2^-17 of each number."""
+def split(factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A float64 factor as the sum of two bfloat16 parts, to 2^-17 of each number."""
     high = factor.to(torch.bfloat16)
-    return torch.stack([high, (factor - high.double()).to(torch.bfloat16)])
+    return high, (factor - high.double()).to(torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Factors:
     """left and right (d, r) and the coordinates of the center, laid out for the kernel and for one kind of rows."""
 
-    right: torch.Tensor  # (d, R), or (2, d, R) in parts
-    left: torch.Tensor
-    right_one: torch.Tensor  # (d,), or empty
-    left_one: torch.Tensor
-    offset: torch.Tensor  # (R + 1,)
+    right: torch.Tensor  # (d, R), in parts (d, 2 R); (d,) for rank 1
+    left: torch.Tensor  # (d, R), in parts (d, stack); (d,) for rank 1
+    offset: torch.Tensor  # (R,)
     center: torch.Tensor  # (d,) float64
-    columns: int  # R
+    rank: int
     mode: str
 
     @staticmethod
@@ -248,34 +237,36 @@ class Factors:
         """From float64 factors on the device, for rows of the given dtype."""
         mode = {torch.bfloat16: "parts", torch.float16: "float32"}.get(dtype, "float64")
         wide = torch.float64 if mode == "float64" else torch.float32
-        d, r = left.shape
-        one = r % 16 == 1
-        plain = r - 1 if one else r
-        columns = 0 if plain == 0 else max(16, triton.next_power_of_2(plain))
-
-        def padded(factor: torch.Tensor) -> torch.Tensor:
-            out = factor.new_zeros((d, columns))
-            out[:, :plain] = factor[:, :plain]
-            return split(out) if mode == "parts" else out.to(wide)
-
-        offset = left.new_zeros(columns + 1)
-        coordinates = center @ right
-        offset[:plain] = coordinates[:plain]
-        last = slice(plain, r)
-        offset[columns : columns + int(one)] = coordinates[last]
-        return Factors(
-            padded(right).contiguous(),
-            padded(left).contiguous(),
-            right[:, last].reshape(-1).to(wide).contiguous(),
-            left[:, last].reshape(-1).to(wide).contiguous(),
-            offset.to(wide),
-            center.contiguous(),
-            columns,
-            mode,
-        )
+        r = left.shape[1]
+        center = center.contiguous()
+        if r == 1:
+            narrow = [factor.reshape(-1).to(wide).contiguous() for factor in (right, left)]
+            return Factors(narrow[0], narrow[1], (center @ right).to(wide), center, 1, mode)
+        columns = columns_of(r)
+        offset = left.new_zeros(columns)
+        offset[:r] = center @ right
+        if mode != "parts":
+            placed = [_padded([factor], [0], columns).to(wide) for factor in (right, left)]
+            return Factors(placed[0], placed[1], offset.to(wide), center, r, mode)
+        (v0, v1), (u0, u1) = split(right), split(left)
+        stacked = _padded([u0, u0, u1], [0, r, 2 * r], triton.next_power_of_2(3 * r))
+        return Factors(_padded([v0, v1], [0, columns], 2 * columns), stacked, offset.to(wide), center, r, mode)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return self.right, self.left, self.right_one, self.left_one, self.offset, self.center
+        return self.right, self.left, self.offset, self.center
+
+
+def columns_of(rank: int) -> int:
+    """Columns that the tensor cores take for a rank."""
+    return int(max(16, triton.next_power_of_2(rank)))
+
+
+def _padded(parts: list[torch.Tensor], places: list[int], width: int) -> torch.Tensor:
+    """(d, width): the parts (d, r) at their places, zeros elsewhere."""
+    out = parts[0].new_zeros((parts[0].shape[0], width))
+    for part, place in zip(parts, places, strict=True):
+        out[:, place : place + part.shape[1]] = part
+    return out
 
 
 def project(
@@ -311,16 +302,13 @@ def project(
         "UPCAST": interpreted(),
     }
     sizes = (n, d, x.stride(0), out.stride(0), 0 if seed is None else seed % 2**31)
-    if factors.columns == 0 and d * x.element_size() <= WHOLE_ROW:
+    if factors.rank == 1:
         bd = triton.next_power_of_2(d)
         bm, warps = direction_shape(bd, x.element_size())
         _project_direction[(triton.cdiv(n, bm),)](
             x,
             out,
-            factors.right_one,
-            factors.left_one,
-            factors.offset,
-            factors.center,
+            *factors.tensors(),
             flag,
             *sizes,
             WIDE=tl.float64 if factors.mode == "float64" else tl.float32,
@@ -330,7 +318,8 @@ def project(
             **common,
         )
         return out, flag
-    bm, bd, warps, stages = block_shape(factors.columns, factors.mode, d) if shape is None else shape
+    columns = columns_of(factors.rank)
+    bm, bd, warps, stages = block_shape(columns, factors.mode, d) if shape is None else shape
     _project[(triton.cdiv(n, bm),)](
         x,
         out,
@@ -338,8 +327,9 @@ def project(
         flag,
         *sizes,
         MODE=factors.mode,
-        R=factors.columns,
-        ONE=factors.right_one.numel() > 0,
+        RANK=factors.rank,
+        R=columns,
+        STACK=factors.left.shape[1] if factors.mode == "parts" else 16,
         BM=bm,
         BD=bd,
         EVEN=d % bd == 0,
@@ -351,9 +341,9 @@ def project(
 
 
 def direction_shape(width: int, size: int) -> tuple[int, int]:
-    """Rows of a block and warps for rank 1: about 32 KB of x in the registers of a program."""
-    rows = max(1, 2**15 // (width * size))
-    return rows, 4 if rows * width * size <= 2**14 else 8
+    """Rows of a block and warps for rank 1: 16 KB of 16-bit rows in the registers of a program, 32 KB of others."""
+    rows = max(1, 2 ** (14 if size == 2 else 15) // (width * size))
+    return rows, 4 if size == 2 else 8
 
 
 def block_shape(columns: int, mode: str, d: int) -> tuple[int, int, int, int]:
@@ -362,5 +352,5 @@ def block_shape(columns: int, mode: str, d: int) -> tuple[int, int, int, int]:
     if mode == "parts":
         return (64, min(widest, 128), 4, 3) if columns <= 64 else (64, min(widest, 64), 8, 2)
     if columns <= 32:
-        return 64, min(widest, 64), 4, 2
+        return 128, min(widest, 64), 4, 3
     return 32, min(widest, 32), 4, 2
