@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, InputError
 from excise.moments.labelled_rows import flat_labels
 from excise.numerics.arrays import as_rows, check_features, dtype_name, host, is_numpy, to_compute_array

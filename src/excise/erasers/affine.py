@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass, field
@@ -98,12 +99,31 @@ class AffineEraser:
         if type(X) is np.ndarray:
             return self._small(X) if X.size <= SMALL else None
         torch: Any = sys.modules.get("torch")
-        if torch is None or type(X) is not torch.Tensor or not X.is_cpu or X.requires_grad or kernels.interpreted():
+        if torch is None or type(X) is not torch.Tensor or X.requires_grad or kernels.interpreted():
             return None
-        if X.numel() > SMALL or X.layout is not torch.strided or X.dtype not in (torch.float32, torch.float64):
+        if X.is_cuda:
+            return self._quick_on_device(X, torch)
+        if (
+            not X.is_cpu
+            or X.numel() > SMALL
+            or X.layout is not torch.strided
+            or X.dtype not in (torch.float32, torch.float64)
+        ):
             return None
         small = self._small(X.numpy())
         return None if small is None else torch.from_numpy(small)
+
+    def _quick_on_device(self, X: Any, torch: Any) -> Any:
+        """The same for a CUDA tensor: whatever needs a closer look goes the long way."""
+        if X.layout is not torch.strided or X.ndim == 0 or X.shape[-1] != self.d or not X.is_floating_point():
+            return None
+        if kernels.project_rows(X, self.rank):
+            return self._by_kernel(X.reshape(-1, self.d), None).reshape(X.shape)
+        if X.numel() > DEVICE_SMALL:
+            return None
+        from excise.erasers.device import by_products
+
+        return self._finished(by_products(X, self._torch_factors(X.device)), X)
 
     def erase_(self, X: Any) -> Any:
         """Erase in place from an array or tensor X (..., d) that can be written to, and give it back."""
@@ -127,8 +147,12 @@ class AffineEraser:
             self._constants.put(out)
         if self.normalize:
             out = normalised(out.double()).to(X.dtype)
-        if bool((out * 0).sum() != 0) if flag is None else int(flag):
-            raise refuse_not_finite(X)
+        # A sum is quicker than a look at each number, but may overflow by itself.
+        bad = (
+            not math.isfinite(out.sum().item()) and not bool(out.isfinite().all()) if flag is None else flag.item() > 0
+        )
+        if bad:
+            raise refuse_not_finite(X.reshape(-1, self.d))
         return out
 
     def _torch_factors(self, device: Any) -> Any:

@@ -107,7 +107,7 @@ def _gradient(ctx: Any, g: torch.Tensor) -> Any:
     saved = ctx.saved_tensors
     half = len(saved) // 2
     back = torch.ops.excise.project(g.contiguous(), list(saved[half:]), list(saved[:half]), ctx.rank, ctx.mode)
-    return back, None, None, None, None
+    return back, [None] * half, [None] * half, None, None
 
 
 _project.register_autograd(_gradient, setup_context=_keep)

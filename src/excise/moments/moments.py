@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from excise import files
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, FileFormatError, InputError
 from excise.moments.at_hand import AtHand
 from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
@@ -28,7 +29,7 @@ from excise.moments.statistics import (
     spread_columns,
     without,
 )
-from excise.numerics.arrays import Array, convert, describe_device, namespace
+from excise.numerics.arrays import Array, convert, describe_device, host, namespace
 from excise.numerics.linalg import inverse_root, scales
 from excise.numerics.precision import ROUNDINGS
 
@@ -371,11 +372,13 @@ class Moments:
         return self.statistics.eps
 
     @property
-    def rounding(self) -> Array:
-        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations."""
+    def rounding(self) -> np.ndarray[Any, Any]:
+        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations; NumPy."""
         s = self.statistics
-        xp = namespace(s.mean_x)
-        return ROUNDINGS * s.roundoff * xp.sqrt(s.mean_x**2 + self.var_x) / s.std_x
+        var = s.host_var_x
+        spread = np.sqrt(np.where(var > 0, var, 1.0))
+        size: np.ndarray[Any, Any] = np.sqrt(host(s.mean_x) ** 2 + var)
+        return ROUNDINGS * s.roundoff * size / spread
 
     @property
     def standardised_rows(self) -> Array | None:

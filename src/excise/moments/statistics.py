@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Encoded
+from excise.concepts.encoded import Encoded
 from excise.errors import InputError
 from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
 from excise.numerics import kernels
@@ -98,9 +98,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
     Raises:
         InputError: NaN or infinite features (with their number and the first position), or squares that overflow.
     """
-    weights = np.ones(z.n) if weight is None else weight
-    n = float(weights.sum())
-    labels = _labels(z, weights, n)
+    n = float(z.n if weight is None else weight.sum())
+    labels = _labels(z, weight, n)
     with exact_products(X):
         xp = namespace(X)
         d = X.shape[1]
@@ -141,11 +140,11 @@ class _Labels:
     s_zz: Any
 
 
-def _labels(z: Encoded, weights: Any, n: float) -> _Labels:
-    if z.codes is not None:
-        share = np.bincount(z.codes, weights=weights, minlength=z.k) / n
-        return _Labels(z, share, share, None)
-    assert z.matrix is not None
+def _labels(z: Encoded, weight: Any, n: float) -> _Labels:
+    if z.matrix is None:
+        counts = z.counts if weight is None else np.bincount(np.asarray(z.codes), weights=weight, minlength=z.k)
+        return _Labels(z, counts / n, counts / n, None)
+    weights = np.ones(z.n) if weight is None else weight
     with np.errstate(over="ignore", invalid="ignore"):
         shift = weights @ z.matrix / n  # numbers may have an offset too
         moved = z.matrix - shift
@@ -325,7 +324,7 @@ def _sum_device(
     rows = max(2**25 // d, 512)
     sums = _Sums()
     w_all = None if weight is None else convert(weight, X)
-    codes = None if z.codes is None else convert(z.codes, X)
+    codes = z.codes_like(X) if z.has_classes else None
     matrix = None if z.matrix is None else convert(z.matrix, X)
     classes = convert(np.arange(z.k), X)
     for begin in range(0, n, rows):
@@ -367,11 +366,11 @@ def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, 
 
     narrow = is_16_bit(X)
     moved = np.flatnonzero(host(shift)) if narrow else np.zeros(0)
-    if z.codes is None or z.k > MOST_CLASSES or (narrow and (weight is not None or 4 * len(moved) > X.shape[1])):
+    if not z.has_classes or z.k > MOST_CLASSES or (narrow and (weight is not None or 4 * len(moved) > X.shape[1])):
         return None
     n, d = X.shape
     X = X if X.stride(-1) == 1 else X.contiguous()
-    codes, weights = convert(z.codes, X), None if weight is None else convert(weight, X)
+    codes, weights = z.codes_like(X), None if weight is None else convert(weight, X)
     if narrow:
         found = sums_of_narrow_rows(X, shift, convert(moved, X), codes, z.k)
         sums = _Sums(found.products, found.cross, None, found.squares)

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from excise.numerics.arrays import Array, convert, host, is_cupy, is_numpy, is_torch, namespace
-from excise.numerics.linalg import force_dual, over_transposed
+from excise.numerics.arrays import Array, convert, describe_device, host, is_cupy, is_numpy, is_torch, namespace
+from excise.numerics.linalg import over_transposed
 from excise.numerics.precision import (
     EPS64,
     FAINT,
@@ -29,6 +29,8 @@ from excise.numerics.precision import (
 __all__ = ["Resolve", "Whitening", "least_dual", "whiten_matrix", "whiten_rows"]
 
 SMALL = 96  # up to this many features an eigendecomposition is as quick as a factorisation
+Host = np.ndarray[Any, Any]
+EXACT = 1e-8  # angle up to which a near-null direction is known
 MOST_NEAR_NULL = 7  # directions that are taken out one by one; with more, all are found by an eigendecomposition
 
 # Directions (d, f) of the standardised features -> their variances (f,) and a rotation (f, f) to directions that have
@@ -132,11 +134,12 @@ def least_dual(F: Whitening, U: Array) -> tuple[Array, Array]:
     U are the directions that F was made for.
     """
     G, T = namespace(U).linalg.qr(F.whitened)
-    return force_dual(over_transposed(F.whiten_transposed(G), T), U), T
+    V = over_transposed(F.whiten_transposed(G), T)
+    return over_transposed(V, V.T @ U), T  # once more: V^T U = I to the last digit is what the guarantee rests on
 
 
 def whiten_matrix(
-    make: Callable[[], Array], A: Array, U: Array, eps: float, rounding: Array, resolve: Resolve | None = None
+    make: Callable[[], Array], A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None = None
 ) -> Whitening:
     """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`.
 
@@ -148,7 +151,7 @@ def whiten_matrix(
         A: (d, k) correlations with the concept, which decide what becomes of faint directions.
         U: (d, r) an orthonormal basis of what will be whitened.
         eps: machine epsilon of the sums behind R.
-        rounding: (d,) what rounding does to the features, in their standard deviations.
+        rounding: (d,) NumPy; what rounding does to the features, in their standard deviations.
         resolve: measures faint directions on the rows, where there are any.
     """
     R = make()
@@ -158,9 +161,9 @@ def whiten_matrix(
         return _by_eigenvalues(R, A, U, eps, rounding, resolve)
     size = float(xp.linalg.vector_norm(R))  # at least the largest eigenvalue
     floor = summation_floor(d, eps, size)
-    limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
+    limit = max(floor, min(float(rounding.max()), FAINT) ** 2)
     # A shift below the resolution of R lets the factorisation of an exactly singular matrix succeed.
-    shift = 0.1 * floor
+    shift = min(0.1, 1.6 / float(np.sqrt(d))) * floor
     lower = _cholesky(_plus_diagonal(R, shift))
     if lower is None:
         shift = 2.0 * floor
@@ -188,13 +191,13 @@ def whiten_matrix(
     return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
 
 
-def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Array, resolve: Resolve | None) -> Whitening:
+def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None) -> Whitening:
     xp = namespace(R)
     d = R.shape[0]
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
     floor = summation_floor(d, eps, top)
-    limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
+    limit = max(floor, min(float(rounding.max()), FAINT) ** 2)
     low = int((values <= limit).sum())
     rest, weights = vectors[:, low:], 1.0 / xp.sqrt(values[low:])
     whitened = (rest.T @ U) * weights[:, None]
@@ -211,7 +214,7 @@ def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Array, r
     )
 
 
-def whiten_rows(G: Array, A: Array, U: Array, rounding: Array, shrinkage: float = 0.0) -> Whitening:
+def whiten_rows(G: Array, A: Array, U: Array, rounding: Host, shrinkage: float = 0.0) -> Whitening:
     """The same for R = G^T G given by m < d rows G (m, d), in O(m^2 d): no d x d matrix.
 
     With `shrinkage` a it is a factor of (1 - a) R + a I on the span of the rows, where all correlations A are.
@@ -262,7 +265,7 @@ def _weighed(
     N: Array,
     values: Array,
     floor: float,
-    rounding: Array,
+    rounding: Host,
     A: Array,
     U: Array,
     rest: Array,
@@ -283,7 +286,7 @@ def _weighed(
     if resolve is not None:
         values, rotation = resolve(N)
         N = N @ rotation
-    errors = xp.sqrt(xp.sum((N * rounding[:, None]) ** 2, axis=0))  # what rounding of the input produces
+    errors = xp.sqrt(xp.sum((N * convert(rounding, N)[:, None]) ** 2, axis=0))  # what rounding of the input produces
     if resolve is not None:  # the rows were asked: sums no longer limit what can be seen
         floors = (errors / ROUNDINGS) ** 2 * 1e-4 + (64.0 * EPS64) ** 2
     bound = xp.where(errors < FAINT, errors, xp.full_like(errors, FAINT))
@@ -332,7 +335,8 @@ class _Smallest:
         f = int((self.values <= limit).sum())
         if f == 0 or f > MOST_NEAR_NULL or f >= self.values.shape[0]:
             return None
-        if float(self.values[f]) < 16.0 * limit or float(self.residuals[:f].max()) > 0.25 * floor:
+        apart = float(self.values[f])
+        if apart < 16.0 * limit or float(self.residuals[:f].max()) > min(floor, EXACT * apart):
             return None
         return self.vectors[:, :f], convert(self.values[:f], self.vectors)
 
@@ -344,8 +348,8 @@ def _smallest(lower: Array, shift: float, U: Array, limit: float, floor: float) 
     not exact yet.
     """
     xp = namespace(lower)
-    d, r = lower.shape[0], U.shape[1]
-    x = convert(_probes(d), lower)
+    r = U.shape[1]
+    x = _probes_like(lower)
     both = _solve_triangular(lower, xp.concat([U, x], axis=1), transposed=False)
     whitened, y = both[:, :r], both[:, r:]
     near = None
@@ -370,6 +374,20 @@ def _smallest(lower: Array, shift: float, U: Array, limit: float, floor: float) 
     return near, whitened
 
 
+def _probes_like(lower: Array) -> Array:
+    """Probes where the factor is; on a device they are kept, since a copy takes longer than their use."""
+    d, where = int(lower.shape[0]), describe_device(lower)
+    if is_numpy(lower):
+        return _probes(d)
+    if (d, where) not in _kept_probes:
+        _kept_probes.clear()
+        _kept_probes[d, where] = convert(_probes(d), lower)
+    return _kept_probes[d, where]
+
+
+_kept_probes: dict[tuple[int, str], Array] = {}
+
+
 @lru_cache(maxsize=4)
 def _probes(d: int) -> np.ndarray[Any, Any]:
     """(d, b) random directions of about unit length; the same every time."""
@@ -380,6 +398,9 @@ def _probes(d: int) -> np.ndarray[Any, Any]:
 def _plus_diagonal(R: Array, shift: float) -> Array:
     if is_numpy(R):
         R.reshape(-1)[:: R.shape[0] + 1] += shift
+        return R
+    if is_torch(R):
+        R.diagonal().add_(shift)
         return R
     xp = namespace(R)
     return R + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache
 from typing import Any
 
 __all__ = ["available", "interpreted", "project_rows"]
@@ -17,21 +16,19 @@ MOST_COLUMNS = 256  # directions that the fused projection takes
 WHOLE_ROW = 2**15  # bytes of a row that fits into the registers of a program, for rank 1
 SMALL = 2**18  # numbers: for fewer, a few ordinary products are quicker than starting a kernel
 
+# Decided once: Triton too reads this variable when it is imported. Plain values, which compiled graphs can hold.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
-@cache
+
 def interpreted() -> bool:
-    """Whether Triton runs kernels as Python on the CPU; it decides that when it is imported."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    """Whether Triton runs kernels as Python on the CPU."""
+    return _INTERPRETED
 
 
 def available(x: Any) -> bool:
     """Whether the kernels can run on a PyTorch tensor."""
-    return (x.is_cuda or interpreted()) and _has_triton()
+    return (x.is_cuda or _INTERPRETED) and _HAS_TRITON
 
 
 def project_rows(x: Any, rank: int) -> bool:

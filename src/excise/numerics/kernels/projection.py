@@ -102,15 +102,17 @@ def _project(
         coordinates = minus
     second = tl.arange(0, K2)
     check = tl.zeros([BM], tl.float32)  # becomes NaN where the result is not finite
+    cols = (blocks - 1) * BD + tl.arange(0, BD)
+    ahead = tl.load(x_rows + cols[None, :], mask=present & (cols < d)[None, :], other=0.0)
     for back in range(blocks):
-        b = blocks - 1 - back
-        cols = b * BD + tl.arange(0, BD)
+        cols = (blocks - 1 - back) * BD + tl.arange(0, BD)
         inside = cols < d
+        x = ahead
+        # The next block of x comes while this one is worked on.
+        ahead = tl.load(x_rows + (cols - BD)[None, :], mask=present & (cols >= BD)[None, :], other=0.0)
         if EVEN:
-            x = tl.load(x_rows + cols[None, :], mask=present, other=0.0)
             u = tl.load(left_ptr + cols[None, :] * K2 + second[:, None])  # (K2, BD): left transposed
         else:
-            x = tl.load(x_rows + cols[None, :], mask=present & inside[None, :], other=0.0)
             u = tl.load(left_ptr + cols[None, :] * K2 + second[:, None], mask=inside[None, :], other=0.0)
         y = x.to(WIDE)
         if PARTS and not UPCAST:
@@ -249,7 +251,7 @@ class Factors:
             placed = [_padded([factor], [0], columns).to(wide) for factor in (right, left)]
             return Factors(placed[0], placed[1], offset.to(wide), center, r, mode)
         (v0, v1), (u0, u1) = split(right), split(left)
-        stacked = _padded([u0, u0, u1], [0, r, 2 * r], triton.next_power_of_2(3 * r))
+        stacked = _padded([u0, u0, u1], [0, r, 2 * r], columns_of(3 * r))
         return Factors(_padded([v0, v1], [0, columns], 2 * columns), stacked, offset.to(wide), center, r, mode)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
