@@ -75,8 +75,8 @@ def updates(bench: Bench) -> None:
         n = N if d < 8192 else N // 2
         for dtype in (torch.bfloat16, torch.float32):
             x, z = sample(n, d, dtype)
-            one_hot = torch.nn.functional.one_hot(z, CLASSES).to(dtype)
-            theirs, _ = milliseconds(lambda: LeaceFitter(d, CLASSES, device="cuda", dtype=dtype).update(x, one_hot), 7)
+            one_hot = torch.nn.functional.one_hot(z, CLASSES).float()
+            theirs, _ = milliseconds(lambda: LeaceFitter(d, CLASSES, device="cuda").update(x, one_hot), 7)
             ours, spread = milliseconds(lambda: excise.Moments().update(x, z), 7)
             name = str(dtype).removeprefix("torch.")
             bench.note(f"update {name} d={d}", ratio=theirs / ours, ours_ms=ours, spread_ms=spread, reference_ms=theirs)

@@ -12,7 +12,7 @@ import torch
 
 __all__ = ["blocks_of", "class_sums", "product_of_parts", "product_of_rows", "split_in_two"]
 
-STRETCH = 4096  # rows that are summed in float32
+STRETCH = 8192  # rows that are summed in float32: longer sums would be off by more than 1e-5 of the variances
 SHORT_STRETCH = 256  # the same for class sums, which carry the guarantee
 
 # Pairs of parts whose products count: what is left out is below the last bit of float32. The first is the largest.
