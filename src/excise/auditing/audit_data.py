@@ -125,6 +125,12 @@ class AuditData:
         _release(self.X)
         return rows
 
+    def raw_before(self, index: Any) -> Any:
+        """Rows before, in the dtype that they came in."""
+        rows = np.array(self.X[index])
+        _release(self.X)
+        return rows
+
     def raw_after(self, index: Any) -> Any:
         """Rows after, in the dtype that they are kept in."""
         if self.X_erased is not None or self.eraser is None:
