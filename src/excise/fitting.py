@@ -30,12 +30,12 @@ def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **op
     if needs == "class moments" and not isinstance(m, ClassMoments):
         raise ExciseError(f"method {method!r} needs ClassMoments (a covariance per class), got {type(m).__name__}")
     if found.uses_task != "must":
-        return found.function(m, **options)  # type: ignore[no-any-return]
+        return found.make(m, **options)  # type: ignore[no-any-return]
     if task is None:
         raise ExciseError(
             f"method {method!r} needs the task too: pass y= to fit, or task= Moments of X and y", code="no-task"
         )
-    return found.function(m, task, **options)  # type: ignore[no-any-return]
+    return found.make(m, task, **options)  # type: ignore[no-any-return]
 
 
 def fit(
@@ -76,7 +76,7 @@ def fit(
     if needs == "rows":
         if sample_weight is not None:
             raise ExciseError(f"method {method!r} takes no sample_weight")
-        return found.function(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
+        return found.make(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
     given = read_labelled_rows(X)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
     if needs == "class moments":

@@ -146,7 +146,7 @@ def test_page_is_whole_self_contained_and_escaped(report, tmp_path):
     assert page.open == []  # every tag is closed, in order
     assert "script" not in page.tags
     assert page.links == []
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 5
     assert len(page.ids) == len(set(page.ids))
     assert {"verdict", "conditions", "held-out", "probes", "cost", "fairness", "settings"} <= set(page.ids)
     words = " ".join(page.words)

@@ -73,7 +73,7 @@ def test_figures_against_a_hand_computation(people):
     none = result.outcomes[0]
     assert none.linear_accuracy == pytest.approx((probe.predict(Xs[b]) == codes[b]).mean())
     assert none.linear_loss == pytest.approx(
-        -np.log(probe.predict_proba(Xs[b])[np.arange(180), codes[b]]).mean(), rel=1e-4
+        -np.log2(probe.predict_proba(Xs[b])[np.arange(180), codes[b]]).mean(), rel=1e-4
     )
     right = LogisticRegression(max_iter=2000).fit(Xs[a], y[a]).predict(Xs[b]) == y[b]
     gaps = [right[(y[b] == c) & (codes[b] == 1)].mean() - right[(y[b] == c) & (codes[b] == 0)].mean() for c in range(3)]
@@ -86,7 +86,7 @@ def test_figures_against_a_hand_computation(people):
     Es = (erased - erased[a].mean(0)) / erased[a].std(0)
     probe = penalised(Es[a], codes[a])
     assert leace.linear_loss == pytest.approx(
-        -np.log(probe.predict_proba(Es[b])[np.arange(180), codes[b]]).mean(), rel=1e-4
+        -np.log2(probe.predict_proba(Es[b])[np.arange(180), codes[b]]).mean(), rel=1e-4
     )
     assert none.tpr_gap == pytest.approx(np.sqrt(np.mean(np.square(gaps))))
     assert result.majority == pytest.approx(max(np.mean(codes[b]), 1 - np.mean(codes[b])))

@@ -33,7 +33,7 @@ def p_values(labels, use_groups, times):
         data = read_audit_data(X, z, None, None, None)
         part = rotations(data.target, chosen_rows(data.target, 10_000, seed)[0], groups, seed)[0]
         own = groups if use_groups else None
-        values.append(unseen_p_value(data, part, refitted("leace", None), seed, 199, own)[0])
+        values.append(unseen_p_value(data, part, refitted("leace", None, {}), seed, 199, own)[0])
     return np.array(values)
 
 
@@ -136,5 +136,5 @@ def test_audit_says_what_it_permuted(rng):
     X = rng.standard_normal((240, 3))
     report = excise.audit(X, z, refit="leace", groups=groups, quick=True)
     assert "the groups' labels" in report.held_out.null
-    assert "bootstrap over groups of test rows" in report._repr_html_()
+    assert "the choice of the groups of test rows" in report._repr_html_()
     assert "group" not in excise.audit(X, z, refit="leace", quick=True).held_out.null

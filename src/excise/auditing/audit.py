@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
 import numpy as np
 
-from excise.auditing.audit_data import AuditData, read_audit_data, take
+from excise.auditing.audit_data import AuditData, read_audit_data
+from excise.auditing.conditional import columns_given
 from excise.auditing.cost import cost_of
-from excise.auditing.fairness import Fairness, fairness_of
+from excise.auditing.estimation import estimation_of
 from excise.auditing.guardedness import gather_evidence, guardedness
-from excise.auditing.held_out import HeldOut, held_out, refitted
+from excise.auditing.held_out import refitted
 from excise.auditing.pictures import views_of
-from excise.auditing.probes import ProbeResult, run_probes
 from excise.auditing.report import Report
-from excise.auditing.splits import Part, chosen_rows, rotations
+from excise.auditing.unit_length import brought_back
+from excise.auditing.unseen import Plan, look_at_unseen_rows
 from excise.auditing.verdict import write_verdict
 from excise.errors import ConceptError, InputError
 from excise.files import versions
 from excise.methods.checks import check_whole, class_codes
+from excise.methods.table import METHODS
 from excise.moments.labelled_rows import flat_labels
 from excise.progress import Progress
 
 __all__ = ["audit"]
-
-HELD_OUT_ROWS, PROBE_ROWS = 40_000, 20_000
-QUICK_HELD_OUT_ROWS, QUICK_PROBE_ROWS = 10_000, 4_000
-SAME = {"random_projection": "random", "mean_projection": "sal"}  # names of one map
 
 
 def audit(
@@ -40,6 +37,9 @@ def audit(
     refit: Any = None,
     seed: int = 0,
     *,
+    test: Any = None,
+    condition_on: Any = None,
+    normalize: bool = False,
     groups: Any = None,
     kind: Any = None,
     quick: bool = False,
@@ -53,9 +53,13 @@ def audit(
         eraser: what is audited: an eraser (`excise.fit`, `excise.load`) or any function of X.
         X_erased: or its result, the same rows as X. Neither: X is audited as it is.
         y: the main task, one class per row: adds the fairness figures.
-        refit: a method ("leace") or a function of (X, z) that gives an eraser: adds the cross-fitted figures. Pass what
-            made the eraser.
+        refit: a method ("leace") or a function of (X, z) that gives an eraser: adds figures on unseen rows, from erasers
+            that are fitted again on parts of the rows, with the options of the audited one.
         seed: of all splits, samples and probes.
+        test: (X, z), or (X, z, y), that the eraser has not seen: adds figures of this very eraser on these rows.
+        condition_on: a task, one class per row: judge the promise of `fit(condition_on=)`, that within every class of
+            the task no linear score differs between the groups on average.
+        normalize: judge rows of unit length, before and after: what a cosine index sees.
         groups: rows of one group stay on one side of a split (all sentences about one person).
         kind: "categorical" or "continuous" where the labels do not say it themselves.
         quick: fewer rows for the probes and no second closed-form check; all rows count for the conditions all the same.
@@ -77,16 +81,23 @@ def audit(
     """
     check_whole("seed", seed, 0)
     start = time.perf_counter()
-    data = read_audit_data(X, z, eraser, X_erased, kind)
     lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
+    if condition_on is not None:
+        z, kind = columns_given(z, condition_on, lead, kind), "continuous"
+    data = read_audit_data(X, z, eraser, X_erased, kind, normalize)
     task = None if y is None else class_codes(y, lead, data.n, what="y (the task)")
     grouped = _check_groups(groups, lead, data.n)
-    fit_again = None if refit is None else refitted(refit, kind)
     notes: list[str] = []
-    absent: dict[str, str] = {}
     _check_same(eraser, refit, notes)
+    if refit is not None and (test is not None or condition_on is not None):
+        instead = "test= measures the eraser itself" if test is not None else "condition_on= has no use for it"
+        raise InputError(f"refit= fits erasers again, and {instead}: leave refit= out")
+    fit_again = None if refit is None else refitted(refit, kind, _options(eraser))
+    unseen_data, unseen_task = (data, task) if test is None else _test_rows(test, eraser, condition_on, kind, data)
+    if test is not None and grouped is not None:
+        notes.append("groups= are those of X: the test rows were taken one by one")
 
-    with Progress(4 + 10 + (5 if refit is not None else 0), "audit", "steps", progress) as bar:
+    with Progress(4 + 10 + (5 if refit is not None or test is not None else 0), "audit", "steps", progress) as bar:
         step = bar.step
         step(f"moments of {data.n:,} rows")
         evidence = gather_evidence(data, quick, seed)
@@ -95,24 +106,28 @@ def audit(
         g = guardedness(data, evidence)
         if quick:
             notes.append("quick: the closed-form check by QR of the rows was left out")
-        h, probes, fair = _held_out_and_probes(
-            data, task, grouped, fit_again, quick, seed, found.scale, notes, absent, step
+        estimation = estimation_of(data, int((np.asarray(found.before.var_x) > 0).sum()))
+        plan = Plan(fit_again, test is not None, None if estimation is None else estimation.rows, quick, seed)
+        unseen = look_at_unseen_rows(
+            unseen_data, unseen_task, grouped if test is None else None, plan, found.scale, step
         )
         step("cost of the edit")
         cost = None
+        absent = unseen.absent
         if data.edited:
             cost = cost_of(data, found.before, evidence.second)
         else:
             absent["cost"] = "no eraser and no erased rows were given"
+        back = None if normalize else brought_back(data, seed)
         views = views_of(data, np.array(g.first_direction), found.scale, seed)
     return Report(
         g.guarded,
-        write_verdict(data, g, h, probes, cost, fair),
+        write_verdict(data, g, estimation, unseen, cost, back, condition_on is not None),
         g,
-        h,
-        probes,
+        unseen.held_out,
+        unseen.probes,
         cost,
-        fair,
+        unseen.fairness,
         absent,
         views,
         _describe_data(data, task),
@@ -120,109 +135,48 @@ def audit(
             "seed": seed,
             "quick": quick,
             "refit": refit if refit is None or isinstance(refit, str) else getattr(refit, "__name__", "function"),
+            "test": None if test is None else unseen_data.n,
+            "normalize": normalize,
+            "condition_on": condition_on is not None,
             "eraser": _describe_eraser(data),
             "versions": _versions(),
             "seconds": round(time.perf_counter() - start, 2),
         },
-        notes,
+        notes + unseen.notes,
+        unseen.carriers,
+        estimation,
+        back,
     )
 
 
-def _held_out_and_probes(
-    data: AuditData,
-    task: Any,
-    groups: Any,
-    refit: Any,
-    quick: bool,
-    seed: int,
-    scale: Any,
-    notes: list[str],
-    absent: dict[str, str],
-    step: Any,
-) -> tuple[HeldOut | None, list[ProbeResult], Fairness | None]:
-    """The sections that split the rows. A split that cannot be made is said, and the rest goes on."""
-    h = None
+def _options(eraser: Any) -> dict[str, Any]:
+    """The options that made an eraser, as far as it knows them."""
+    info = getattr(eraser, "info", None)
+    options = info.get("options", {}) if isinstance(info, dict) else {}
+    return dict(options) if isinstance(options, dict) else {}
+
+
+def _test_rows(test: Any, eraser: Any, condition_on: Any, kind: Any, data: AuditData) -> tuple[AuditData, Any]:
+    """The rows of test=, and their task.
+
+    Raises:
+        InputError: not (X, z) or (X, z, y); no eraser to measure; another number of features.
+    """
+    if not isinstance(test, (tuple, list)) or len(test) not in (2, 3):
+        raise InputError("test must be (X, z) or (X, z, y): rows that the eraser has not seen, with their labels")
+    if eraser is None:
+        raise InputError("test= measures an eraser on rows that it has not seen: pass eraser=")
+    X, z, y = (*test, None)[:3]
+    lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
+    if condition_on is not None:
+        if y is None:
+            raise InputError("with condition_on=, test= needs the task of its rows too: test=(X, z, y)")
+        z = columns_given(z, y, lead, None)
     try:
-        if refit is None:
-            absent["held out"] = (
-                "it needs refit= (a method name, or the function that made the eraser), to fit again without the rows it is "
-                "measured on"
-            )
-        else:
-            index, said = chosen_rows(data.target, QUICK_HELD_OUT_ROWS if quick else HELD_OUT_ROWS, seed)
-            h = held_out(data, rotations(data.target, index, groups, seed), refit, seed, said, step, groups)
-        index, said = chosen_rows(data.target, QUICK_PROBE_ROWS if quick else PROBE_ROWS, seed + 1)
-        part = rotations(data.target, index, groups, seed)[0]
-        if refit is None:  # no eraser is fitted: the probes get those rows too
-            part = Part(part.erase, np.sort(np.concatenate([part.erase, part.train])), part.test)
-    except ConceptError as error:
-        for section in ("held out", "probes", *(("fairness",) if task is not None else ())):
-            absent[section] = str(error)
-        return None, [], None
-    before, after, where = _before_and_after(data, part, refit)
-    notes += [f"probes: {note}" for note in [*said, *where]]
-    step("probes")
-    truth = tuple(data.truth(rows) for rows in (part.train, part.test))
-    second = None if task is None else task[0][part.train]
-    probes, failed = run_probes(before, after, truth, second, scale, seed, step)
-    notes += failed
-    return h, probes, _fairness(data, task, part, before, after, scale, where, absent)
-
-
-def _before_and_after(data: AuditData, part: Part, refit: Any) -> tuple[Any, Any, list[str]]:
-    before = tuple(data.before(rows) for rows in (part.train, part.test))
-    if refit is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said in the section on held-out rows
-            eraser = refit(np.asarray(data.X[part.erase]), take(data.z, part.erase))
-        after = tuple(data.erased_by(eraser, rows) for rows in (part.train, part.test))
-        return before, after, ["the eraser was fitted again on other rows than the probes were trained and tested on"]
-    if not data.edited:
-        return before, before, []
-    after = tuple(data.after(rows) for rows in (part.train, part.test))
-    return (
-        before,
-        after,
-        [
-            "the eraser may have seen these rows; then what is left in the test rows is the opposite of what is left in the training "
-            "rows, and linear probes look worse than the constant: refit= measures it on unseen rows"
-        ],
-    )
-
-
-def _fairness(
-    data: AuditData,
-    task: Any,
-    part: Part,
-    before: Any,
-    after: Any,
-    scale: Any,
-    notes: list[str],
-    absent: dict[str, str],
-) -> Fairness | None:
-    if task is None:
-        absent["fairness"] = "no task was given: pass y=, one class per row"
-        return None
-    if data.target.codes is None:
-        absent["fairness"] = "the concept is numbers or several columns, not groups"
-        return None
-    codes, names = task
-    if len(np.unique(codes[part.train])) < 2:
-        absent["fairness"] = "the task has one class only in the training rows"
-        return None
-    share = np.zeros((len(names), data.target.k))
-    np.add.at(share, (codes, data.target.codes), 1.0)
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    return fairness_of(
-        before,
-        after,
-        (codes[part.train], codes[part.test]),
-        data.target.codes[part.test],
-        share,
-        ([list(n) if isinstance(n, tuple) else n for n in names], data.target.names),
-        scale,
-        notes + (["the eraser is given the labels of the test rows too"] if data.needs_labels else []),
-    )
+        own = read_audit_data(X, z, eraser, None, kind, data.unit)
+    except (InputError, ConceptError) as error:
+        raise type(error)(f"test=: {error}") from None
+    return own, None if y is None else class_codes(y, lead, own.n, what="y (the task) of test=")
 
 
 def _check_same(eraser: Any, refit: Any, notes: list[str]) -> None:
@@ -233,12 +187,19 @@ def _check_same(eraser: Any, refit: Any, notes: list[str]) -> None:
     """
     if refit is None:
         return
-    method = getattr(eraser, "info", {}).get("method") if eraser is not None else None
-    method = SAME.get(str(method), method)
-    if isinstance(refit, str) and method is not None and method != SAME.get(refit, refit):
+    info = getattr(eraser, "info", {}) if eraser is not None else {}
+    method = _map_of(info.get("method"))
+    if isinstance(refit, str) and method is not None and method != _map_of(refit):
         raise InputError(f"refit={refit!r}, but the eraser was made by {method!r}: pass refit={method!r}")
     if method is None or not isinstance(refit, str):
         notes.append("figures on unseen rows are of refit=, which could not be checked to be what made these rows")
+
+
+def _map_of(method: Any) -> Any:
+    """The name under which a map is known: two methods may be one map."""
+    if method == "random_projection":
+        return "random"
+    return METHODS[method].same_map or method if method in METHODS else method
 
 
 def _check_groups(groups: Any, lead: tuple[int, ...], n: int) -> Any:

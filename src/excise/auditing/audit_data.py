@@ -17,7 +17,7 @@ from excise.numerics.arrays import as_rows, dtype_name, host, is_numpy, to_compu
 from excise.numerics.frames import read_features
 from excise.numerics.precision import unit_roundoff
 
-__all__ = ["AuditData", "Target", "erased_rows", "read_audit_data", "take"]
+__all__ = ["AuditData", "Target", "erased_rows", "read_audit_data", "take", "unit_rows"]
 
 BATCH_BYTES = 2**25
 HELD_BYTES = 2**29  # of erased rows that are kept
@@ -69,6 +69,15 @@ def erased_rows(eraser: Any, X: Any, z: Any) -> Any:
     return eraser(X, z) if needs_labels(eraser) else eraser(X)
 
 
+def unit_rows(rows: Any) -> Any:
+    """Rows divided by their lengths, in their own dtype; zero rows stay."""
+    wide = np.asarray(rows, dtype=np.float64)
+    largest = np.abs(wide).max(axis=1, keepdims=True)
+    wide = wide / np.where(largest > 0, largest, 1.0)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    return (wide / np.where(lengths > 0, lengths, 1.0)).astype(rows.dtype)
+
+
 def needs_labels(eraser: Any) -> bool:
     """Whether it must be called with labels; a plain function of X need not say."""
     return bool(getattr(eraser, "needs_labels", False))
@@ -81,6 +90,12 @@ def _release(array: Any) -> None:
     # Read-only maps alone: of a copy-on-write one this would throw the caller's changes away.
     if array is not None and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
         array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def _copied(source: Any, index: Any) -> Any:
+    rows = np.array(source[index])
+    _release(source)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,7 @@ class AuditData:
     dtype: str
     eps: float  # of the digits that the audited rows hold
     feature_names: tuple[str, ...] | None = None
+    unit: bool = False  # rows are judged in unit length, before and after
 
     def name_of(self, feature: int) -> str:
         """A feature as people call it."""
@@ -121,29 +137,24 @@ class AuditData:
         return needs_labels(self.eraser)
 
     def before(self, index: Any) -> Any:
-        rows = np.array(self.X[index], dtype=np.float64)
-        _release(self.X)
-        return rows
+        return np.asarray(self.raw_before(index), dtype=np.float64)
 
     def raw_before(self, index: Any) -> Any:
         """Rows before, in the dtype that they came in."""
-        rows = np.array(self.X[index])
-        _release(self.X)
-        return rows
+        return self._shown(_copied(self.X, index))
 
     def raw_after(self, index: Any) -> Any:
         """Rows after, in the dtype that they are kept in."""
         if self.X_erased is not None or self.eraser is None:
-            source = self.X if self.X_erased is None else self.X_erased
-            rows = np.array(source[index])
-            _release(source)
-            return rows
-        rows = np.array(self.X[index])
-        _release(self.X)
-        if not self.needs_labels:
-            return np.asarray(self.eraser(rows))
+            return self._shown(_copied(self.X if self.X_erased is None else self.X_erased, index))
         where = np.arange(self.n)[index] if isinstance(index, slice) else index
-        return np.asarray(self.eraser(rows, take(self.z, where)))
+        return self._shown(self._erased(self.eraser, _copied(self.X, index), where))
+
+    def _erased(self, eraser: Any, rows: Any, where: Any) -> Any:
+        return np.asarray(eraser(rows, take(self.z, where)) if needs_labels(eraser) else eraser(rows))
+
+    def _shown(self, rows: Any) -> Any:
+        return unit_rows(rows) if self.unit else rows
 
     def after(self, index: Any) -> Any:
         return np.asarray(self.raw_after(index), dtype=np.float64)
@@ -160,7 +171,7 @@ class AuditData:
 
     def erased_by(self, eraser: Any, index: Any) -> Any:
         """These rows after another eraser than the audited one, float64."""
-        return np.asarray(erased_rows(eraser, np.array(self.X[index]), take(self.z, index)), dtype=np.float64)
+        return np.asarray(self._shown(self._erased(eraser, np.array(self.X[index]), index)), dtype=np.float64)
 
     def labels(self, index: Any) -> Any:
         """What Moments take for these rows: class codes, or columns."""
@@ -176,7 +187,7 @@ def _rows(values: Any, what: str) -> Any:
     return host(as_rows(to_compute_array(values)))
 
 
-def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> AuditData:
+def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any, normalize: bool = False) -> AuditData:
     """Check that everything fits together, before any long work.
 
     Raises:
@@ -212,11 +223,10 @@ def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Au
         )
     if eraser is not None and not is_numpy(values):  # in the caller's library, whose dtypes NumPy may not have
         after = host(as_rows(to_compute_array(erased_rows(eraser, values, z))))
-    data = AuditData(rows, labels, target, eraser, after, dtype, 0.0, given.names)
+    data = AuditData(rows, labels, target, eraser, after, dtype, 0.0, given.names, normalize)
     if eraser is not None and after is None:
         if rows.nbytes <= HELD_BYTES:
-            after = data.raw_after(slice(0, len(rows)))
-            data = replace(data, X_erased=after)
+            data = replace(data, X_erased=data._erased(eraser, rows, np.arange(len(rows))))
         # The result may have more digits than what went in.
         data = replace(data, dtype=str(data.raw_after(slice(0, 1)).dtype))
     head = data.raw_after(slice(0, min(len(rows), 1024)))

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import erased_rows
+from excise.auditing.comparison_words import best_methods, comparison_in_words
 from excise.auditing.fairness import tpr_spread
-from excise.auditing.probes import PROBES, penalised_logistic, standardised
+from excise.auditing.probe_models import PROBES, sized_for
+from excise.auditing.probes import CERTAIN, WRITES, score, standardised
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.files import versions
 from excise.fitting import fit
@@ -32,12 +34,15 @@ from excise.tables import markdown, show, write_csv, write_json, write_text
 __all__ = ["Comparison", "Measure", "Outcome", "compare", "run_method", "split_rows"]
 
 
+NONLINEAR = ("radial basis functions", "boosted trees")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """One method. Losses in nats, on held-out rows unless the name says otherwise."""
+    """One method. Losses in bits per row, on held-out rows unless the name says otherwise."""
 
     method: str
-    fitted_correlation: float | None  # greatest |correlation| of a feature with the concept left on the fitting rows
+    fitted_correlation: float | None  # largest |correlation| of a feature with the concept left on the fitting rows
     linear_loss: float | None
     linear_accuracy: float | None
     nonlinear_loss: float | None
@@ -47,7 +52,11 @@ class Outcome:
     seconds: float | None  # to fit
     needs_labels: bool  # when it is applied
     task_accuracy: float | None = None
-    tpr_gap: float | None = None  # RMS over task classes of the greatest difference between groups
+    tpr_gap: float | None = None  # RMS over task classes of the largest difference between groups
+    linear_interval: tuple[float, float] | None = None  # 95%, of the loss, from the spread over held-out rows
+    nonlinear_interval: tuple[float, float] | None = None
+    nonlinear_probe: str = ""  # the one that lost least, of those tried
+    writes: bool = False  # a probe finds clearly more after the edit than before
     note: str = ""
 
 
@@ -65,8 +74,17 @@ class Comparison:
     classes: list[Any]
     seed: int
 
+    @property
+    def verdict(self) -> list[str]:
+        """The findings in words, the most important first."""
+        return comparison_in_words(self)
+
+    def best(self, column: str) -> set[str]:
+        """The methods that are best in a column, to within their intervals; "none" does not compete."""
+        return best_methods(self, column)
+
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "versions": versions()}
+        return {**asdict(self), "verdict": self.verdict, "versions": versions()}
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         write_json(path, self.to_dict())
@@ -81,13 +99,14 @@ class Comparison:
         write_csv(path, self.outcomes)
 
     def to_markdown(self) -> str:
-        header = ["method", "linear loss", "linear acc.", "nonlinear acc.", "edit", "rank", "seconds", "left on fit"]
+        header = ["method", "linear loss", "linear acc.", "nonlinear loss", "edit", "rank", "seconds", "left on fit"]
         with_task = any(outcome.task_accuracy is not None for outcome in self.outcomes)
         header += ["task acc.", "TPR gap"] if with_task else []
         rows = []
         for o in self.outcomes:
             name = o.method + (" (labels)" if o.needs_labels else "")
-            cells = [show(o.linear_loss, digits=4), show(o.linear_accuracy), show(o.nonlinear_accuracy)]
+            cells = [show(o.linear_loss, digits=4), show(o.linear_accuracy)]
+            cells += [show(o.nonlinear_loss, digits=4) + (" !" if o.writes else "")]
             cells += [show(o.edit, digits=4), show(o.rank, digits=0), show(o.seconds)]
             cells += ["-" if o.fitted_correlation is None else f"{o.fitted_correlation:.0e}"]
             cells += [show(o.task_accuracy), show(o.tpr_gap)] if with_task else []
@@ -103,7 +122,9 @@ class Comparison:
         return (
             f"erasers fitted on {self.n_fit} rows, probes trained on {self.n_probe} others and measured on {self.n_held_out} more; "
             f"d = {self.d}, {len(self.classes)} classes; "
-            f"the constant has loss {self.constant_loss:.4f} and accuracy {self.majority:.3f}\n\n{self.to_markdown()}"
+            f"the constant has a loss of {self.constant_loss:.4f} bits and accuracy {self.majority:.3f}\n\n"
+            + "\n".join(self.verdict)
+            + f"\n\n{self.to_markdown()}"
         )
 
 
@@ -152,7 +173,7 @@ def compare(
         raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
     fit_rows, probe, held = split_rows(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
     share = np.bincount(codes[probe]) / len(probe)
-    constant = float(-np.log(share[codes[held]]).mean())
+    constant = float(-np.log2(share[codes[held]]).mean())
     measure = Measure(rows, codes, task, fit_rows, probe, held, seed)
     outcomes = [measure("none", None, 0.0)]
     for name in chosen:
@@ -223,16 +244,26 @@ class Measure:
     def __init__(self, X: Any, codes: Any, task: Any, fit_rows: Any, probe: Any, held: Any, seed: int) -> None:
         self.X, self.codes, self.task, self.seed = X, codes, task, seed
         self.fit_rows, self.probe, self.held = fit_rows, probe, held
+        self.clean: tuple[Any, Any] | None = None  # losses of the probes on rows that nobody edited
+
+    def _writes(self, *losses: Any) -> bool:
+        """Does a probe lose clearly less than on the rows before the edit?"""
+        if self.clean is None:
+            return False
+        gains = [before - after for before, after in zip(self.clean, losses, strict=True)]
+        return any(float(g.mean() - CERTAIN * g.std() / np.sqrt(len(g))) > WRITES for g in gains)
 
     def __call__(self, name: str, eraser: Any, seconds: float) -> Outcome:
         X, codes, a, b = self.X, self.codes, self.probe, self.held
         erased = X if eraser is None else erased_rows(eraser, X, codes)
         X, erased = np.asarray(X, dtype=np.float64), np.asarray(erased, dtype=np.float64)
         train, test = standardised(erased[a], erased[b], X[a].std(axis=0))
-        linear = _probed(penalised_logistic(codes[a], self.seed), train, codes[a], test, codes[b])
-        radial = PROBES["radial basis functions"][1](self.seed)
-        radial.set_params(nystroem__n_components=min(300, len(train)))
-        nonlinear = _probed(radial, train, codes[a], test, codes[b])
+        linear = _probed("logistic regression", train, codes[a], test, codes[b], self.seed)
+        nonlinear = min(
+            (_probed(name, train, codes[a], test, codes[b], self.seed) for name in NONLINEAR), key=lambda p: p.mean
+        )
+        if eraser is None:
+            self.clean = (linear.loss, nonlinear.loss)
         centred = X[b] - X[a].mean(axis=0)
         figures: dict[str, Any] = {}
         if self.task is not None:
@@ -240,26 +271,45 @@ class Measure:
         return Outcome(
             method=name,
             fitted_correlation=largest_correlation(erased[self.fit_rows], codes[self.fit_rows]),
-            linear_loss=linear[0],
-            linear_accuracy=linear[1],
-            nonlinear_loss=nonlinear[0],
-            nonlinear_accuracy=nonlinear[1],
+            linear_loss=linear.mean,
+            linear_accuracy=linear.accuracy,
+            nonlinear_loss=nonlinear.mean,
+            nonlinear_accuracy=nonlinear.accuracy,
             edit=float(((erased[b] - X[b]) ** 2).sum() / (centred**2).sum()),
             rank=0 if eraser is None else eraser.rank,
             seconds=seconds,
             needs_labels=eraser is not None and eraser.needs_labels,
+            linear_interval=linear.interval,
+            nonlinear_interval=nonlinear.interval,
+            nonlinear_probe=nonlinear.name,
+            writes=self._writes(linear.loss, nonlinear.loss),
             **figures,
         )
 
 
-def _probed(model: Any, X: Any, z: Any, X_new: Any, z_new: Any) -> tuple[float, float]:
+@dataclass(frozen=True)
+class _Probed:
+    name: str
+    loss: Any  # (n,) bits
+    accuracy: float
+
+    @property
+    def mean(self) -> float:
+        return float(self.loss.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        half = 1.96 * float(self.loss.std()) / float(np.sqrt(len(self.loss)))
+        return self.mean - half, self.mean + half
+
+
+def _probed(name: str, X: Any, z: Any, X_new: Any, z_new: Any, seed: int) -> _Probed:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(X, z)
-    proba = np.maximum(model.predict_proba(X_new), 1e-15)
-    place = np.searchsorted(model.classes_, z_new)
-    right = model.classes_[np.argmax(proba, axis=1)] == z_new
-    return float(-np.log(proba[np.arange(len(z_new)), place]).mean()), float(right.mean())
+        model = sized_for(PROBES[name][1], X, z, seed).fit(X, z)
+    linear = PROBES[name][0]  # sure of no single row: its probabilities are taken as they are
+    loss, right = score(model, X_new, z_new, np.bincount(z) / len(z), mixed=0.0 if linear else 0.01)
+    return _Probed(name, loss, float(right.mean()))
 
 
 def _task(X: Any, y: Any, X_new: Any, y_new: Any, groups: Any) -> dict[str, float | None]:

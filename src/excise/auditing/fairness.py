@@ -22,11 +22,9 @@ class Outcomes:
     """One classifier's decisions on the test rows."""
 
     accuracy: float
-    rms_tpr_gap: (
-        float | None
-    )  # over task classes: greatest difference of TPR between two groups; None: no class has two
-    statistical_parity: float  # greatest difference between two groups in how often a class is predicted
-    equalised_odds: float | None  # greatest difference between two groups in true- or false-positive rate of a class
+    rms_tpr_gap: float | None  # over task classes: largest difference of TPR between two groups; None: no class has two
+    statistical_parity: float  # largest difference between two groups in how often a class is predicted
+    equalised_odds: float | None  # largest difference between two groups in true- or false-positive rate of a class
     tpr: list[list[float | None]]  # [task class][group]
     tpr_gap: list[list[float | None]]  # [task class][group]: TPR of the group minus that of all others
     share_correlation: list[float | None]  # per group: of its gaps with its share in each task class
@@ -53,15 +51,15 @@ def rates(hit: Any, among: Any, groups: Any, count: int) -> list[float | None]:
     return [float(hit[among & (groups == g)].mean()) if (among & (groups == g)).any() else None for g in range(count)]
 
 
-def _spread(values: list[float | None]) -> float | None:
+def _largest_gap(values: list[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return max(known) - min(known) if len(known) > 1 else None
 
 
 def tpr_spread(said: Any, y: Any, groups: Any) -> float | None:
-    """RMS over the classes of y of the greatest difference in TPR between two groups."""
+    """RMS over the classes of y of the largest difference in TPR between two groups."""
     count = int(groups.max()) + 1
-    gaps = [_spread(rates(said == c, y == c, groups, count)) for c in np.unique(y)]
+    gaps = [_largest_gap(rates(said == c, y == c, groups, count)) for c in np.unique(y)]
     known = [gap for gap in gaps if gap is not None]
     return float(np.sqrt(np.mean(np.square(known)))) if known else None
 
@@ -77,8 +75,8 @@ def outcomes(said: Any, y: Any, groups: Any, share: Any) -> Outcomes:
         tpr.append(own)
         others = [rates(said == c, y == c, groups != g, 2)[1] for g in range(n_groups)]
         gap.append([None if a is None or b is None else a - b for a, b in zip(own, others, strict=True)])
-        parity.append(_spread(rates(said == c, everyone, groups, n_groups)) or 0.0)
-        odds += [_spread(own), _spread(rates(said == c, y != c, groups, n_groups))]
+        parity.append(_largest_gap(rates(said == c, everyone, groups, n_groups)) or 0.0)
+        odds += [_largest_gap(own), _largest_gap(rates(said == c, y != c, groups, n_groups))]
     return Outcomes(
         float((said == y).mean()),
         tpr_spread(said, y, groups),

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import AuditData, take
-from excise.auditing.linear import BITS, constant_loss
-from excise.auditing.probes import PENALTIES, penalised_logistic, standardised
+from excise.auditing.estimation import as_information, expected_leftover
+from excise.auditing.linear import BITS
+from excise.auditing.probe_models import PENALTIES, penalised_logistic
+from excise.auditing.probes import standardised
 from excise.auditing.resampling import PERMUTATIONS, bootstrap, null_in_words, permutation_test
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
@@ -30,13 +32,15 @@ Refit = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Cross-fitted figures. Information in bits per row for classes; the share of variance (R^2) for numbers."""
+    """Figures on rows that the eraser has not seen. Bits per row for classes; the share of variance (R^2) for numbers."""
 
+    own: bool  # of the audited eraser itself, on test rows; else of erasers that were fitted again (cross-fitted)
+    grouped: bool  # rows of one group were taken together
     measure: str  # "bits" or "R^2"
     information: float
     interval: tuple[float, float]  # 95%, bootstrap over rows, or over groups where they are given
     information_before: float
-    loss: float | None  # nats
+    loss: float | None  # bits
     constant_loss: float | None
     accuracy: float | None
     majority: float | None
@@ -55,8 +59,8 @@ class HeldOut:
     notes: list[str]
 
 
-def refitted(refit: Any, kind: Any) -> Refit:
-    """refit= as a function of (X, z) that gives an eraser.
+def refitted(refit: Any, kind: Any, options: dict[str, Any]) -> Refit:
+    """refit= as a function of (X, z) that gives an eraser; a method is called with the options of the audited eraser.
 
     Raises:
         ExciseError: an unknown method.
@@ -65,7 +69,7 @@ def refitted(refit: Any, kind: Any) -> Refit:
     if isinstance(refit, str):
         if check_method(refit, {}).uses_task == "must":
             raise ExciseError(f"refit={refit!r} needs the task: pass a function of (X, z) that fits it")
-        return lambda X, z: fit(X, z, refit, kind=kind)
+        return lambda X, z: fit(X, z, refit, kind=kind, **options)
     if not callable(refit):
         raise InputError(
             f"refit must be the name of a method or a function of (X, z) that gives an eraser, got {type(refit).__name__}"
@@ -81,10 +85,12 @@ def held_out(
     notes: list[str],
     step: Callable[[str], None],
     groups: Any = None,
+    seen: int | None = None,
 ) -> HeldOut:
     """Erase with what was fitted on other folds, train a probe on further ones, measure it on the last.
 
-    `groups` are those of all rows; the interval and the p-value take rows of one group together.
+    `groups` are those of all rows; the interval and the p-value take rows of one group together. `seen` is the number of
+    rows that the eraser itself was fitted on, where it is measured on rows of its own (`refit` then gives it as it is).
 
     Raises:
         ExciseError: the eraser could not be fitted on a part of the rows.
@@ -119,25 +125,25 @@ def held_out(
             p, power = unseen_p_value(data, part, lambda X, z, eraser=eraser: eraser, seed, groups=groups)  # type: ignore[misc]
     gain, gain_before = np.concatenate(gains), np.concatenate(gains_before)
     classes = data.target.codes is not None
-    n_erase, unseen = len(parts[0].erase), parts[0].unseen
+    own = seen is not None
+    n_erase = len(parts[0].erase) if seen is None else seen
     tested = np.concatenate([part.test for part in parts])
-    d = int((data.before(parts[0].erase).std(axis=0) > 0).sum())  # constant features carry nothing
-    columns = (len(np.unique(data.target.codes[unseen])) - 1) if classes else 1
-    expected = min(1.0, d / n_erase)
-    if classes:  # never more than there is to know
-        entropy = constant_loss(data.target.codes[tested]) * BITS
-        expected = min(entropy, columns * _as_information(np.sqrt(expected)))
+    looked_at = parts[0].unseen if own else parts[0].erase
+    d = int((data.before(looked_at).std(axis=0) > 0).sum())  # constant features carry nothing
+    expected = expected_leftover(n_erase, d, data.target.codes[tested] if classes else None)
     interval = bootstrap(gain, seed, None if groups is None else groups[tested])
     information = float(gain.mean())
     assert p is not None
     assert power is not None
     return HeldOut(
+        own=own,
+        grouped=groups is not None,
         measure="bits" if classes else "R^2",
         information=information,
         interval=interval,
         information_before=float(gain_before.mean()),
         loss=float(np.concatenate(losses).mean()) if classes else None,
-        constant_loss=float(np.concatenate(losses).mean() + information / BITS) if classes else None,
+        constant_loss=float(np.concatenate(losses).mean() + information) if classes else None,
         accuracy=float(np.concatenate(right).mean()) if classes else None,
         majority=float(np.concatenate(prior).mean()) if classes else None,
         accuracy_before=float(np.concatenate(right_before).mean()) if classes else None,
@@ -150,7 +156,7 @@ def held_out(
         null=null_in_words(groups is not None),
         permutations=PERMUTATIONS,
         smallest_effect=power,
-        smallest_effect_information=_as_information(power) if classes else power**2,
+        smallest_effect_information=as_information(power) if classes else power**2,
         reading=_reading(information, float(gain_before.mean()), interval, expected, n_erase, d, p),
         notes=list(dict.fromkeys(said)),
     )
@@ -166,11 +172,6 @@ def unseen_p_value(
     rows, classes = part.unseen, data.target.codes is not None
     own = None if groups is None else groups[rows]
     return permutation_test(data.erased_by(eraser, rows), data.truth(rows), classes, seed, permutations, own)
-
-
-def _as_information(correlation: float) -> float:
-    """Bits that a canonical correlation is worth, for normal variables."""
-    return float(-0.5 * np.log2(max(1.0 - correlation**2, 1e-12)))
 
 
 def _reading(
@@ -220,7 +221,7 @@ def _probe(X: Any, X_new: Any, z: Any, z_new: Any, scale: Any, seed: int) -> _Fi
     share = np.bincount(z, minlength=model.classes_.max() + 1)[model.classes_] / len(z)
     constant = -np.log(share[place])
     majority = model.classes_[np.argmax(share)]
-    return _Fitted((constant - own) * BITS, own, model.predict(B) == z_new, z_new == majority)
+    return _Fitted((constant - own) * BITS, own * BITS, model.predict(B) == z_new, z_new == majority)
 
 
 def _probe_numbers(A: Any, B: Any, z: Any, z_new: Any) -> _Fitted:

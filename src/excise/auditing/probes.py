@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.linear import BITS
+from excise.auditing.probe_models import PROBES, penalised_logistic, sized_for
 from excise.numerics.chunks import worker_count
 
-__all__ = ["PENALTIES", "PROBES", "ProbeResult", "penalised_logistic", "run_probes", "score", "standardised", "units"]
+__all__ = ["Fitted", "ProbeResult", "run_probes", "score", "standardised", "units"]
 
-WIDE = 50  # quadratic discriminants get this many principal components at most
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of linear probes, per row; cross-validation on their training rows chooses
+WRITES, CERTAIN = 0.005, 3.3  # more information than before, beyond so many standard errors, is written by the edit
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,36 @@ class ProbeResult:
     information_before: float
     information: float
     interval: tuple[float, float]  # 95%, from the spread over test rows
-    loss: float | None  # nats; None for numbers
+    loss: float | None  # bits; None for numbers
     accuracy_before: float | None
     accuracy: float | None
     converged: bool
+    writes: bool  # it finds clearly more after the edit than before
     seconds: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained probe, with the rows that it was measured on."""
+
+    model: Any
+    X: Any  # (n, d) standardised
+    z: Any
+    share: Any  # of the classes among the training rows
+    unit: Any = None  # (mean, spread) of numbers
+
+    def gain(self, X: Any, z: Any) -> Any:
+        """(n,) what it gains on the constant, row by row."""
+        return self.look(X, z)[0]
+
+    def look(self, X: Any, z: Any) -> tuple[Any, Any, Any]:
+        """(n,) gain, loss (bits) and whether it is right; the last two None for numbers."""
+        if self.unit is not None:
+            new = (z - self.unit[0]) / self.unit[1]
+            said = self.model.predict(X).reshape(new.shape)
+            return (new**2 - (new - said) ** 2).mean(axis=1) / np.mean(new**2), None, None
+        loss, right = score(self.model, X, z, self.share)
+        return -np.log2(self.share[z]) - loss, loss, right
 
 
 def units(X: Any, scale: Any) -> tuple[Any, Any]:
@@ -50,153 +74,15 @@ def standardised(X: Any, X_new: Any, scale: Any) -> tuple[Any, Any]:
     return (X - mean) / spread, (X_new - mean) / spread
 
 
-def penalised_logistic(z: Any, seed: int) -> Any:
-    """Logistic regression with the penalty that cross-validation on its own rows prefers; z: their classes."""
-    from sklearn.linear_model import LogisticRegressionCV
-
-    return LogisticRegressionCV(
-        Cs=[1.0 / (penalty * len(z)) for penalty in PENALTIES],
-        l1_ratios=(0.0,),
-        cv=max(2, min(3, int(np.bincount(z)[np.unique(z)].min()))),
-        scoring="neg_log_loss",
-        tol=1e-6,
-        max_iter=1000,
-        random_state=seed,
-        use_legacy_attributes=False,
-    )
-
-
-def _logistic(seed: int) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(max_iter=2000)  # its penalty is chosen when the rows are known
-
-
-def _discriminant(seed: int) -> Any:
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-    return LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-
-
-def _support_vectors(seed: int) -> Any:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.svm import LinearSVC
-
-    machine = LinearSVC(C=0.01, dual=False, max_iter=5000, random_state=seed)
-    return CalibratedClassifierCV(machine, cv=3, ensemble=False)
-
-
-def _network(seed: int) -> Any:
-    from sklearn.neural_network import MLPClassifier
-
-    return MLPClassifier(
-        (128,),
-        alpha=1e-3,
-        learning_rate_init=3e-3,
-        early_stopping=True,
-        n_iter_no_change=15,
-        max_iter=300,
-        random_state=seed,
-    )
-
-
-def _radial(seed: int) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return _with_radial_basis(LogisticRegression(max_iter=2000), seed)
-
-
-def _with_radial_basis(model: Any, seed: int) -> Any:
-    from sklearn.kernel_approximation import Nystroem
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer
-
-    return make_pipeline(
-        FunctionTransformer(_per_feature), Nystroem(gamma=0.5, n_components=300, random_state=seed), model
-    )
-
-
-def _per_feature(X: Any) -> Any:
-    return X / np.sqrt(X.shape[1])  # so that a typical squared distance is 2, whatever the number of features
-
-
-def _neighbours(seed: int) -> Any:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    return KNeighborsClassifier(n_neighbors=25)
-
-
-def _trees(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(
-        max_iter=100, learning_rate=0.1, max_leaf_nodes=15, early_stopping=True, random_state=seed
-    )
-
-
-def _quadratic(seed: int) -> Any:
-    from sklearn.decomposition import PCA
-    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
-    from sklearn.pipeline import make_pipeline
-
-    return make_pipeline(
-        PCA(n_components=WIDE, svd_solver="randomized", random_state=seed),
-        QuadraticDiscriminantAnalysis(reg_param=0.2),  # erased directions have no variance left to divide by
-    )
-
-
-def _ridge(seed: int) -> Any:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(alphas=np.logspace(-2, 4, 7))
-
-
-def _radial_ridge(seed: int) -> Any:
-    from sklearn.linear_model import RidgeCV
-
-    return _with_radial_basis(RidgeCV(alphas=np.logspace(-4, 2, 7)), seed)
-
-
-def _neighbours_mean(seed: int) -> Any:
-    from sklearn.neighbors import KNeighborsRegressor
-
-    return KNeighborsRegressor(n_neighbors=25)
-
-
-def _trees_mean(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from sklearn.multioutput import MultiOutputRegressor
-
-    trees = HistGradientBoostingRegressor(max_iter=100, max_leaf_nodes=15, early_stopping=True, random_state=seed)
-    return MultiOutputRegressor(trees)
-
-
-def _network_mean(seed: int) -> Any:
-    from sklearn.neural_network import MLPRegressor
-
-    return MLPRegressor(hidden_layer_sizes=(128,), alpha=1e-3, early_stopping=True, max_iter=200, random_state=seed)
-
-
-# name: (linear?, classifier, regressor). A later probe is simply added.
-PROBES: dict[str, tuple[bool, Callable[[int], Any], Callable[[int], Any] | None]] = {
-    "logistic regression": (True, _logistic, None),
-    "least squares": (True, _discriminant, _ridge),
-    "linear support vectors": (True, _support_vectors, None),
-    "neural network": (False, _network, _network_mean),
-    "radial basis functions": (False, _radial, _radial_ridge),
-    "nearest neighbours": (False, _neighbours, _neighbours_mean),
-    "boosted trees": (False, _trees, _trees_mean),
-    "quadratic discriminant": (False, _quadratic, None),
-}
 STACKED = "classifier on a softmax"
 
 
-def score(model: Any, X: Any, z: Any, share: Any) -> tuple[Any, Any]:
-    """Per row: loss (nats) and whether it is right. Probabilities are mixed with 1% of the constant's, so that one
+def score(model: Any, X: Any, z: Any, share: Any, mixed: float = 0.01) -> tuple[Any, Any]:
+    """Per row: loss (bits) and whether it is right. Probabilities are mixed with 1% (`mixed`) of the constant's, so that one
     certain mistake (of nearest neighbours, say) does not cost everything."""
-    proba = 0.99 * model.predict_proba(X) + 0.01 * share[model.classes_]
+    proba = np.maximum((1 - mixed) * model.predict_proba(X) + mixed * share[model.classes_], 1e-15)
     place = np.searchsorted(model.classes_, z)
-    return -np.log(proba[np.arange(len(z)), place]), model.classes_[np.argmax(proba, axis=1)] == z
+    return -np.log2(proba[np.arange(len(z)), place]), model.classes_[np.argmax(proba, axis=1)] == z
 
 
 @dataclass(frozen=True)
@@ -215,10 +101,10 @@ def run_probes(
     scale: Any,
     seed: int,
     step: Callable[[str], None],
-) -> tuple[list[ProbeResult], list[str]]:
+) -> tuple[list[ProbeResult], dict[str, Fitted], list[str]]:
     """Train every probe on the first of each pair and measure it on the second, before and after the edit.
 
-    A probe that fails is left out and said: the others go on.
+    Returns the results, the probes after the edit by name, and what failed: a probe that fails is left out and said.
     """
     from joblib import Parallel, delayed
     from threadpoolctl import threadpool_limits
@@ -230,10 +116,12 @@ def run_probes(
         if classes or numbers is not None
     ]
     if classes:
-        tasks.append(_Task(STACKED, False, _trees, stacked=True))
+        tasks.append(_Task(STACKED, False, PROBES["boosted trees"][1], stacked=True))
     changed = after is not before
     inputs = {"before": standardised(*before, scale)}
     inputs["after"] = standardised(*after, scale) if changed else inputs["before"]
+
+    trained: dict[str, Fitted] = {}
 
     def work(task: _Task) -> ProbeResult | tuple[str, Exception]:
         start = time.perf_counter()
@@ -242,8 +130,12 @@ def run_probes(
             second = _measure(task, *inputs["after"], *z, y, seed) if changed else first
         except Exception as error:
             return task.name, error
+        if not task.stacked:
+            trained[task.name] = second.fitted
         half = 1.96 * second.gain.std() / np.sqrt(len(second.gain))
         mean = float(second.gain.mean())
+        more = second.gain - first.gain
+        certain = float(more.mean()) - CERTAIN * float(more.std()) / np.sqrt(len(more))
         return ProbeResult(
             task.name,
             task.linear,
@@ -254,6 +146,7 @@ def run_probes(
             None if first.right is None else float(first.right.mean()),
             None if second.right is None else float(second.right.mean()),
             first.converged and second.converged,
+            not task.stacked and certain > WRITES,
             time.perf_counter() - start,
         )
 
@@ -270,7 +163,7 @@ def run_probes(
             else:
                 found[name] = result
             step(f"probe: {name}")
-    return [found[task.name] for task in tasks if task.name in found], failed
+    return [found[task.name] for task in tasks if task.name in found], trained, failed
 
 
 @dataclass(frozen=True)
@@ -279,6 +172,7 @@ class _Measured:
     loss: Any
     right: Any
     converged: bool
+    fitted: Fitted
 
 
 def _measure(task: _Task, X: Any, X_new: Any, z: Any, z_new: Any, y: Any, seed: int) -> _Measured:
@@ -286,23 +180,17 @@ def _measure(task: _Task, X: Any, X_new: Any, z: Any, z_new: Any, y: Any, seed: 
         # A softmax is not linear: a guarded classifier's output may tell a second one what its scores do not.
         first = penalised_logistic(z if y is None else y, seed).fit(X, z if y is None else y)
         X, X_new = first.predict_proba(X), first.predict_proba(X_new)
-    model = penalised_logistic(z, seed) if task.make is _logistic else task.make(seed)
-    if hasattr(model, "steps") and "pca" in model.named_steps:
-        model.set_params(pca__n_components=min(WIDE, *X.shape))
-    if hasattr(model, "steps") and "nystroem" in model.named_steps:
-        model.set_params(nystroem__n_components=min(300, len(X)))
-    if hasattr(model, "n_neighbors"):
-        model.set_params(n_neighbors=min(25, len(X)))
+    model = sized_for(task.make, X, z, seed)
     if z.ndim == 2:
         spread = np.where(z.std(axis=0) > 0, z.std(axis=0), 1.0)
-        true, new = (z - z.mean(axis=0)) / spread, (z_new - z.mean(axis=0)) / spread
+        true = (z - z.mean(axis=0)) / spread
         fit_on = true if true.shape[1] > 1 or "MultiOutput" in type(model).__name__ else true[:, 0]
-        said = model.fit(X, fit_on).predict(X_new).reshape(new.shape)
-        return _Measured((new**2 - (new - said) ** 2).mean(axis=1) / np.mean(new**2), None, None, _converged(model))
-    model.fit(X, z)
-    share = np.bincount(z) / len(z)
-    loss, right = score(model, X_new, z_new, share)
-    return _Measured((-np.log(share[z_new]) - loss) * BITS, loss, right, _converged(model))
+        model.fit(X, fit_on)
+        fitted = Fitted(model, X_new, z_new, None, (z.mean(axis=0), spread))
+    else:
+        model.fit(X, z)
+        fitted = Fitted(model, X_new, z_new, np.bincount(z) / len(z))
+    return _Measured(*fitted.look(X_new, z_new), _converged(model), fitted)
 
 
 def _converged(model: Any) -> bool:

@@ -7,12 +7,15 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from excise.auditing.carriers import Carrier
 from excise.auditing.cost import Cost
+from excise.auditing.estimation import Estimation
 from excise.auditing.fairness import Fairness
 from excise.auditing.guardedness import Guardedness
 from excise.auditing.held_out import HeldOut
 from excise.auditing.pictures import Views
 from excise.auditing.probes import ProbeResult
+from excise.auditing.unit_length import BroughtBack
 from excise.tables import write_json, write_text
 
 __all__ = ["Report"]
@@ -23,7 +26,7 @@ class Report:
     """The evidence about a concept in some rows.
 
     `guarded`: on these rows, no linear model tells the concept better than a constant, to rounding. `held_out`: what
-    holds in rows that the eraser has not seen; None unless `refit=` was given. `absent` says why a section is missing.
+    holds in rows that the eraser has not seen; None unless `test=` or `refit=` was given. `absent` says why a section is missing.
     """
 
     guarded: bool
@@ -38,6 +41,14 @@ class Report:
     data: dict[str, Any]
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    carriers: list[Carrier] = field(default_factory=list)  # features that carry what a probe still finds
+    estimation: Estimation | None = None  # what this eraser can be expected to leave in new rows
+    brought_back: BroughtBack | None = None  # by dividing erased unit vectors by their lengths
+
+    @property
+    def writes(self) -> list[ProbeResult]:
+        """Probes that find clearly more after the edit than before: the edit writes the concept into the data."""
+        return [p for p in self.probes if p.writes]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; what is not a number is None."""
@@ -81,7 +92,7 @@ class Report:
             h = self.held_out
             lines += [
                 "",
-                f"held out ({h.measure}): {h.information_before:.4f} before, {h.information:.4f} after "
+                f"{'test rows' if h.own else 'held out'} ({h.measure}): {h.information_before:.4f} before, {h.information:.4f} after "
                 f"[{h.interval[0]:.4f}, {h.interval[1]:.4f}]; estimation alone leaves up to {h.expected_from_estimation:.4f}; "
                 f"p = {h.p_value:.4f}",
                 *(f"  {note}" for note in h.notes),
@@ -93,8 +104,14 @@ class Report:
                 name = p.name + ("" if p.linear else " *")
                 accuracy = "" if p.accuracy is None else f"{p.accuracy_before:.3f} -> {p.accuracy:.3f}"
                 late = "" if p.converged else "  not converged"
+                late += "  MORE THAN BEFORE" if p.writes else ""
                 lines.append(f"{name:28}{p.information_before:>10.4f}{p.information:>10.4f}{accuracy:>18}{late}")
             lines.append("  * beyond the guarantee: not linear")
+        lines += [
+            f"  carried by {c.feature}: {c.share:.0%} of what the probe finds; {c.values:,} distinct values, varies in "
+            f"{c.varies_in:,} rows"
+            for c in self.carriers
+        ]
         if self.cost is not None:
             c2 = self.cost
             best = "" if c2.over_leace is None else f", {c2.over_leace:.3f} times the least affine edit"

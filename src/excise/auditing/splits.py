@@ -62,8 +62,8 @@ def chosen_rows(target: Target, most: int, seed: int) -> tuple[Any, list[str]]:
     return index, notes
 
 
-def rotations(target: Target, index: Any, groups: Any, seed: int) -> list[Part]:
-    """Five times three disjoint parts; every row is in `test` once.
+def rotations(target: Target, index: Any, groups: Any, seed: int, erase: bool = True) -> list[Part]:
+    """Five times three disjoint parts; every row is in `test` once. With `erase=False` no rows are kept for an eraser.
 
     Raises:
         InputError: fewer groups than folds.
@@ -72,29 +72,30 @@ def rotations(target: Target, index: Any, groups: Any, seed: int) -> list[Part]:
 
     codes = None if target.codes is None else target.codes[index]
     if groups is not None:
-        own = np.unique(groups[index], return_inverse=True)[1]
-        if len(np.unique(own)) < FOLDS:
-            raise InputError(f"groups: {len(np.unique(own))} different ones, but at least {FOLDS} are needed")
+        group = np.unique(groups[index], return_inverse=True)[1]
+        if len(np.unique(group)) < FOLDS:
+            raise InputError(f"groups: {len(np.unique(group))} different ones, but at least {FOLDS} are needed")
         splitter: Any = (GroupKFold if codes is None else StratifiedGroupKFold)(FOLDS, shuffle=True, random_state=seed)
     else:
-        own = None
+        group = None
         splitter = (KFold if codes is None else StratifiedKFold)(FOLDS, shuffle=True, random_state=seed)
-    folds = [test for _, test in splitter.split(index, codes, own)]
+    folds = [test for _, test in splitter.split(index, codes, group)]
     parts = []
     for f in range(FOLDS):
-        erase = np.concatenate([folds[(f + 1) % FOLDS], folds[(f + 2) % FOLDS]])
-        train = np.concatenate([folds[(f + 3) % FOLDS], folds[(f + 4) % FOLDS]])
-        part = Part(*(index[np.sort(rows)] for rows in (erase, train, folds[f])))
+        others = [folds[(f + i) % FOLDS] for i in range(1, FOLDS)]
+        own = others[:2] if erase else [np.zeros(0, dtype=int)]
+        train = others[2:] if erase else others
+        part = Part(*(index[np.sort(np.concatenate(rows))] for rows in (own, train, [folds[f]])))
         if target.codes is not None:
-            _require_classes(target, part)
+            _require_classes(target, part, erase)
         parts.append(part)
     return parts
 
 
-def _require_classes(target: Target, part: Part) -> None:
+def _require_classes(target: Target, part: Part, erase: bool) -> None:
     """Every class that is tested must be known to the eraser and to the probe: groups can keep one out."""
     tested = np.unique(target.codes[part.test])
-    for name, rows in (("the eraser", part.erase), ("the probe", part.train)):
+    for name, rows in (("the eraser", part.erase), ("the probe", part.train))[0 if erase else 1 :]:
         missing = np.setdiff1d(tested, target.codes[rows])
         if len(missing) or len(np.unique(target.codes[rows])) < 2:
             which = repr(target.names[missing[0]]) if len(missing) else "one of them"

@@ -71,7 +71,8 @@ def _measure(measure: Measure, method: str | None, given: dict[str, Any]) -> lis
     found = measure("none", None, 0.0) if method is None else run_method(method, measure, given)
     if found.linear_loss is None:
         raise ExciseError(f"{method} {given}: {found.note}")
-    figures = (found.edit, found.linear_loss, found.linear_accuracy, found.fitted_correlation, found.seconds)
+    nats = found.linear_loss * float(np.log(2.0))  # the paper's unit
+    figures = (found.edit, nats, found.linear_accuracy, found.fitted_correlation, found.seconds)
     return [float(figure or 0.0) for figure in figures]
 
 

@@ -39,6 +39,15 @@ class Method:
     class_moments_for: tuple[str, Any] | None = None  # an option and its value for which it needs class moments
     same_map: str | None = None  # the method that gives the same map under another name
 
+    def make(self, *data: Any, **options: Any) -> Any:
+        """The eraser; `info["options"]` keeps the plain options that made it, so that it can be fitted again alike."""
+        eraser = self.function(*data, **options)
+        plain = {name: value for name, value in options.items() if isinstance(value, (str, int, float, bool))}
+        plain.pop("kind", None)
+        if plain:
+            eraser.info["options"] = plain
+        return eraser
+
     def needs_with(self, options: dict[str, Any]) -> Needs:
         """What it needs when it is called with these options."""
         if self.class_moments_for is not None and options.get(self.class_moments_for[0]) == self.class_moments_for[1]:

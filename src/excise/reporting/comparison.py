@@ -47,6 +47,6 @@ def _draw(axis: Any, comparison: Comparison, ink: str) -> None:
         )
     axis.axhline(comparison.constant_loss, color=ink, linestyle=":", label="constant")
     axis.set_xlabel("mean squared edit (% of variance)")
-    axis.set_ylabel("loss of a linear probe for the concept (nats)")
+    axis.set_ylabel("loss of a linear probe for the concept (bits per row)")
     axis.set_title(f"Held out: {comparison.n_held_out} rows, {comparison.d} features")
     axis.legend(frameon=False, fontsize=9)

@@ -16,7 +16,9 @@ BEFORE, AFTER = COLOURS[1], COLOURS[0]
 
 def figures(report: Report) -> dict[str, str]:
     """Name of the section -> SVG."""
-    out = {"densities": _densities(report), "plane": _plane(report), "canonical": _canonical(report)}
+    out = {"densities": _densities(report), "plane": _plane(report)}
+    if len(report.guardedness.canonical_before) > 1:  # one bar says no more than its number
+        out["canonical"] = _canonical(report)
     if report.probes:
         out["probes"] = _probes(report)
     if report.cost is not None:
@@ -60,8 +62,8 @@ def _plane(report: Report) -> str:
                         *xy.mean(axis=0), s=90, color=COLOURS[i], marker=MARKERS[i], edgecolor="white", zorder=3
                     )
             axis.set(title=when, xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
-            axis.set_xlabel("greatest difference of class means before")
-        drawn.axes[0].set_ylabel("greatest variance beside it")
+            axis.set_xlabel("largest difference of class means before")
+        drawn.axes[0].set_ylabel("largest variance beside it")
         drawn.legend(markerscale=1.6)
     return str(drawn.svg)
 
@@ -73,7 +75,7 @@ def _canonical(report: Report) -> str:
         axis = drawn.axes[0]
         axis.bar(at - 0.2, before, 0.38, color=BEFORE, label="before", hatch="//", edgecolor="white", linewidth=0)
         if report.cost is not None:
-            axis.bar(at + 0.2, after, 0.38, color=AFTER, label=f"after (greatest {max(after, default=0):.1e})")
+            axis.bar(at + 0.2, after, 0.38, color=AFTER, label=f"after (largest {max(after, default=0):.1e})")
         axis.set(ylim=(0, 1.02), xlabel="direction", ylabel="correlation", xticks=at[:: max(1, len(at) // 10)])
         axis.set_xlim(0.3, max(len(before), 3) + 0.7)
         axis.legend(fontsize=9)

@@ -8,6 +8,7 @@ from typing import Any
 from excise.auditing.comparison import Comparison
 from excise.auditing.report import Report
 from excise.errors import ExciseError
+from excise.reporting.badges import badges
 from excise.reporting.comparison import drawn_comparison
 from excise.reporting.figures import figures
 
@@ -15,12 +16,17 @@ __all__ = ["comparison_page", "report_page"]
 
 
 def report_page(report: Report) -> str:
-    return _render("report.html", report=report, figures=figures(report), lists=_lists)
+    return _render("report.html", report=report, badges=badges(report), figures=figures(report), lists=_lists)
 
 
 def comparison_page(comparison: Comparison) -> str:
+    columns = ("linear_loss", "nonlinear_loss", "edit", "task_accuracy", "tpr_gap")
     return _render(
-        "comparison.html", comparison=comparison, figure=drawn_comparison(comparison), about=comparison.to_dict()
+        "comparison.html",
+        comparison=comparison,
+        best={column: comparison.best(column) for column in columns},
+        figure=drawn_comparison(comparison),
+        about=comparison.to_dict(),
     )
 
 
