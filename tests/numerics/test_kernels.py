@@ -185,7 +185,15 @@ def test_numbers_beyond_the_range_of_float32_squares_are_left_to_float64(monkeyp
     monkeypatch.setattr(statistics, "on_host", lambda x: False)
     X = torch.randn(400, 300, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1e25
     z = np.arange(400) % 2
-    assert statistics._sum_by_kernels(X, statistics._shift(X, X[:5]), Encoded(400, 2, codes=z), None) is None
+    shift = statistics._shift(X, X[:5])
+    assert bool(statistics._sum_by_kernels(X, shift, Encoded(400, 2, codes=z), None).doubtful)
+    good = X * 1e-25
+    good[:, 3] = 7.0  # a constant is no reason to doubt
+    found = statistics._sum_by_kernels(good, statistics._shift(good, good[:5]), Encoded(400, 2, codes=z), None)
+    assert not bool(found.doubtful)
+    good[5, 2] = float("nan")
+    with pytest.raises(excise.InputError, match="row 5, feature 2"):
+        excise.Moments().update(good, z)
     m = excise.Moments().update(X, z)
     assert torch.allclose(m.cov_xx, torch.cov(X.double().T, correction=0), rtol=1e-5, atol=1e44)
 

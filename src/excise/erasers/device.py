@@ -87,8 +87,8 @@ def _project(
 
     rows = x.reshape(-1, x.shape[-1])
     rows = rows if rows.stride(-1) == 1 else rows.contiguous()
-    right, left, offset, center = forward
-    factors = Factors(right, left, offset, center, rank, mode)
+    right, left, offset, center, one_more = forward
+    factors = Factors(right, left, offset, center, one_more, rank, mode)
     return project(rows, factors, check=False)[0].reshape(x.shape)
 
 

@@ -90,6 +90,7 @@ class _Sums:
     cross: Any = None  # (k, d): class sums, or Z^T (X - shift)
     total: Any = None  # (d,)
     squares: Any = None  # (d,) float64, where the products are float32
+    doubtful: Any = None  # on a device: whether squares may have left the range of float32; looked at with all else
 
 
 def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool) -> Statistics:
@@ -109,9 +110,12 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         shift = _shift(X, few)
         add_up = _sum_rows if keep_rows else _sum_host if on_host(X) else _sum_device
         sums = add_up(X, shift, labels.z, weight, track_xx, wide)
+        if sums.doubtful is not None and bool(sums.doubtful):  # the one wait for the device, if all is well
+            sums = _sum_device(X, shift, labels.z, weight, track_xx, wide, by_kernels=False)
+        well = sums.doubtful is not None
         products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
         seen = products if sums.squares is None else convert(sums.squares, X)  # what is not finite shows in its square
-        if not bool(xp.all(xp.isfinite(seen))) or not bool(xp.all(xp.isfinite(total))):
+        if not well and (not bool(xp.all(xp.isfinite(seen))) or not bool(xp.all(xp.isfinite(total)))):
             raise not_finite(X)
         offset = total / n  # (d,): the mean, about the shift
         s_xx: Scatter
@@ -122,7 +126,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         else:
             squares = None if sums.squares is None else convert(sums.squares, X) - n * offset * offset
             s_xx = MatrixScatter(_about_mean(products, n, offset, squares))
-        _refuse_underflow(X, shift, s_xx.diagonal())
+        if not well:
+            _refuse_underflow(X, shift, s_xx.diagonal())
         small, mean_z = convert(labels.small_mean, X), convert(labels.mean, X)
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
@@ -312,10 +317,16 @@ def _in_range(product: Array, x: Array) -> bool:
 
 
 def _sum_device(
-    X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
+    X: Array,
+    shift: Array,
+    z: Encoded,
+    weight: np.ndarray[Any, Any] | None,
+    track_xx: bool,
+    wide: bool,
+    by_kernels: bool = True,
 ) -> _Sums:
     """The same on an accelerator. Class sums are one-hot products there: deterministic, unlike atomic additions."""
-    if wide and is_torch(X) and kernels.available(X):
+    if by_kernels and wide and is_torch(X) and kernels.available(X):
         fast = _sum_by_kernels(X, shift, z, weight)
         if fast is not None:
             return fast
@@ -359,7 +370,7 @@ def _sum_device(
 
 
 def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None) -> _Sums | None:
-    """On the tensor cores, for classes; None for too many of them, and if squares leave the range of float32."""
+    """On the tensor cores, for classes; None for too many of them."""
     from excise.numerics.kernels.gather import MOST_CLASSES, ROWS_AT_ONCE, gather_rows
     from excise.numerics.kernels.narrow import sums_of_narrow_rows
     from excise.numerics.kernels.products import product_of_parts
@@ -382,10 +393,12 @@ def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, 
             sums.products = sums.products + product_of_parts(own.parts)
             sums.cross, sums.squares = sums.cross + own.cross, sums.squares + own.squares
     sums.total = sums.cross.sum(0)  # every row has one class
-    # Squares that are too small or too large for float32 are in the float64 sums alone.
-    ratio = sums.products.diagonal() / sums.squares.clamp(min=SMALLEST_SQUARE)
-    fits = (ratio - 1.0).abs() < 1e-2
-    return sums if bool((fits | (sums.squares < SMALLEST_SQUARE) | ~sums.squares.isfinite()).all()) else None
+    # Squares that are too small or too large for float32, or not finite at all, are looked at again without the kernels.
+    # A sum of zero is that of a constant.
+    off = (sums.products.diagonal() - sums.squares).abs()
+    good = (off < 1e-2 * sums.squares) & (sums.squares >= SMALLEST_SQUARE) | (sums.squares == 0.0)
+    sums.doubtful = ~(good.all() & sums.total.isfinite().all())
+    return sums
 
 
 def not_finite(X: Array) -> InputError:

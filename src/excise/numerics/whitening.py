@@ -59,6 +59,11 @@ class Whitening(Protocol):
         """F^-1 U for the directions U that it was made for."""
         ...
 
+    @property
+    def dual(self) -> Array | None:
+        """R^-1 U, where it was made on the way."""
+        ...
+
     def whiten(self, A: Array) -> Array:
         """F^-1 A"""
         ...
@@ -72,6 +77,7 @@ class Whitening(Protocol):
 class _Cholesky:
     lower: Array
     whitened: Array
+    dual: Array
     rcond: float
     kept: int
     method: str = "cholesky"
@@ -98,6 +104,7 @@ class _Deflated:
     dropped: int
     hidden: float
     method: str = "deflated"
+    dual: Array | None = None
 
     def whiten(self, A: Array) -> Array:
         inside = self.null.T @ A
@@ -120,6 +127,7 @@ class _Basis:
     dropped: int
     hidden: float
     method: str
+    dual: Array | None = None
 
     def whiten(self, A: Array) -> Array:
         return (self.vectors.T @ A) * self.weights[:, None]
@@ -133,8 +141,13 @@ def least_dual(F: Whitening, U: Array) -> tuple[Array, Array]:
 
     U are the directions that F was made for.
     """
-    G, T = namespace(U).linalg.qr(F.whitened)
-    V = over_transposed(F.whiten_transposed(G), T)
+    xp = namespace(U)
+    if F.dual is not None:
+        T = xp.linalg.qr(F.whitened)[1]
+        V = over_transposed(F.dual, U.T @ F.dual)
+    else:
+        G, T = xp.linalg.qr(F.whitened)
+        V = over_transposed(F.whiten_transposed(G), T)
     return over_transposed(V, V.T @ U), T  # once more: V^T U = I to the last digit is what the guarantee rests on
 
 
@@ -170,10 +183,10 @@ def whiten_matrix(
         lower = _cholesky(_plus_diagonal(make(), shift))
     if lower is None:
         return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
-    near, whitened = _smallest(lower, shift, U, limit, floor)
+    near, whitened, dual = _smallest(lower, shift, U, limit, floor)
     if near is not None:
         if shift < floor and float(near.values[0]) > limit:
-            return _Cholesky(lower, whitened, float(near.values[0]) / size, kept=d)
+            return _Cholesky(lower, whitened, dual, float(near.values[0]) / size, kept=d)
         if (found := near.below(limit, floor)) is not None:
             N, values = found
             if shift > floor:
@@ -341,8 +354,10 @@ class _Smallest:
         return self.vectors[:, :f], convert(self.values[:f], self.vectors)
 
 
-def _smallest(lower: Array, shift: float, U: Array, limit: float, floor: float) -> tuple[_Smallest | None, Array]:
-    """Smallest eigenvalues of L L^T - shift I, by inverse iteration with a block of vectors; and L^-1 U beside it.
+def _smallest(
+    lower: Array, shift: float, U: Array, limit: float, floor: float
+) -> tuple[_Smallest | None, Array, Array]:
+    """Smallest eigenvalues of L L^T - shift I, by inverse iteration with a block of vectors; L^-1 U and L^-T L^-1 U beside.
 
     One round shows an eigenvalue that is far below the others. More are made only if it finds one near `limit` that is
     not exact yet.
@@ -351,27 +366,29 @@ def _smallest(lower: Array, shift: float, U: Array, limit: float, floor: float) 
     r = U.shape[1]
     x = _probes_like(lower)
     both = _solve_triangular(lower, xp.concat([U, x], axis=1), transposed=False)
-    whitened, y = both[:, :r], both[:, r:]
+    whitened = both[:, :r]
+    both = _solve_triangular(lower, both, transposed=True)
+    dual, x = both[:, :r], both[:, r:]
     near = None
     for number in range(3):
         if number:
-            y = _solve_triangular(lower, x, transposed=False)
-        x = xp.linalg.qr(_solve_triangular(lower, y, transposed=True))[0]
+            x = _solve_triangular(lower, _solve_triangular(lower, x, transposed=False), transposed=True)
+        x = xp.linalg.qr(x)[0]
         # Through the factor: the matrix itself was used up.
         image = _lower_times(lower, _lower_times(lower, x, transposed=True), transposed=False) - shift * x
         small = host(x.T @ image)
         if not np.isfinite(small).all():
-            return None, whitened
+            return None, whitened, dual
         values, rotation = np.linalg.eigh(small)
         if values[0] > 30.0 * limit:  # only the first value is asked for
-            return _Smallest(values, x, values), whitened
+            return _Smallest(values, x, values), whitened, dual
         turn = convert(rotation, lower)
         x, image = x @ turn, image @ turn
         off = image - x * convert(values, lower)[None, :]
         near = _Smallest(values, x, host(xp.sqrt(xp.sum(off * off, axis=0))))
         if near.below(limit, floor) is not None:
             break
-    return near, whitened
+    return near, whitened, dual
 
 
 def _probes_like(lower: Array) -> Array:

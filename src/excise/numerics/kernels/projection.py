@@ -4,7 +4,9 @@ A program takes a block of rows. Its first loop walks over the features and adds
 walks back, reads x again (mostly from the cache, hence backwards) and subtracts coordinates @ left.T. float32 and
 float64 rows are computed in float64, on the tensor cores. bfloat16 rows are exact factors of bfloat16 products: right,
 left and the coordinates are split into two bfloat16 parts each, summed in float32. float16 rows are computed in
-float32. For rank 1 whole rows stay in registers, and there are no matrix products.
+float32. For rank 1 whole rows stay in registers, and there are no matrix products. Tensor cores take a power of two of
+directions: in float64 one more than that (17, from 18 classes) is added up beside them, which is cheaper than to double
+them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ def _project(
     left_ptr,
     offset_ptr,
     center_ptr,
+    one_more_ptr,
     flag_ptr,
     n,
     d,
@@ -36,6 +39,7 @@ def _project(
     seed,
     MODE: tl.constexpr,  # "parts", "float32" or "float64"
     RANK: tl.constexpr,
+    ONE_MORE: tl.constexpr,  # a direction beside those on the tensor cores
     R: tl.constexpr,  # columns for the tensor cores: a power of 2 from 16
     STACK: tl.constexpr,  # in parts: columns of the three products that make up the edit
     BM: tl.constexpr,
@@ -59,6 +63,7 @@ def _project(
     out_rows = out_ptr + rows.to(tl.int64)[:, None] * out_stride
     first = tl.arange(0, K1)
     acc = tl.zeros([BM, K1], WIDE)
+    beside = tl.zeros([BM], WIDE)
     blocks = tl.cdiv(d, BD)
     for b in range(blocks):
         cols = b * BD + tl.arange(0, BD)
@@ -71,6 +76,9 @@ def _project(
             v = tl.load(right_ptr + cols[:, None] * K1 + first[None, :], mask=inside[:, None], other=0.0)
         if CENTRED:
             x -= tl.load(center_ptr + cols, mask=inside, other=0.0)[None, :]
+        if ONE_MORE:
+            w = tl.load(one_more_ptr + cols, mask=inside, other=0.0)
+            beside += tl.sum(x.to(WIDE) * w[None, :], axis=1)
         if PARTS and not UPCAST:
             acc = tl.dot(x, v, acc)
         elif MODE == "float64":
@@ -83,6 +91,8 @@ def _project(
     ranks = tl.arange(0, R)
     if not CENTRED:
         minus += tl.load(offset_ptr + ranks)[None, :]
+        if ONE_MORE:
+            beside -= tl.load(offset_ptr + R)
     if PARTS:
         # The edit is high u0 + low u0 + high u1: one product of stacked columns. A product with 0 and 1 is exact.
         high = minus.to(tl.bfloat16)
@@ -115,6 +125,9 @@ def _project(
         else:
             u = tl.load(left_ptr + cols[None, :] * K2 + second[:, None], mask=inside[None, :], other=0.0)
         y = x.to(WIDE)
+        if ONE_MORE:
+            w = tl.load(one_more_ptr + d + cols, mask=inside, other=0.0)
+            y -= beside[:, None] * w[None, :]
         if PARTS and not UPCAST:
             y = tl.dot(coordinates, u, y)
         elif MODE == "float64":
@@ -146,6 +159,7 @@ def _project_direction(
     left_ptr,
     offset_ptr,
     center_ptr,
+    one_more_ptr,
     flag_ptr,
     n,
     d,
@@ -229,8 +243,9 @@ class Factors:
 
     right: torch.Tensor  # (d, R), in parts (d, 2 R); (d,) for rank 1
     left: torch.Tensor  # (d, R), in parts (d, stack); (d,) for rank 1
-    offset: torch.Tensor  # (R,)
+    offset: torch.Tensor  # (R,), with one more direction (R + 1,)
     center: torch.Tensor  # (d,) float64
+    one_more: torch.Tensor  # (2, d): right and left of a direction beside the others; (2, 0) if there is none
     rank: int
     mode: str
 
@@ -241,26 +256,34 @@ class Factors:
         wide = torch.float64 if mode == "float64" else torch.float32
         r = left.shape[1]
         center = center.contiguous()
+        none = left.new_zeros((2, 0), dtype=wide)
         if r == 1:
             narrow = [factor.reshape(-1).to(wide).contiguous() for factor in (right, left)]
-            return Factors(narrow[0], narrow[1], (center @ right).to(wide), center, 1, mode)
-        columns = columns_of(r)
-        offset = left.new_zeros(columns)
-        offset[:r] = center @ right
+            return Factors(narrow[0], narrow[1], (center @ right).to(wide), center, none, 1, mode)
+        main, columns = columns_of(r, mode)
+        offset = left.new_zeros(columns + r - main)
+        offset[:main] = center @ right[:, :main]
+        if r > main:
+            offset[columns:] = center @ right[:, main:]
+            none = torch.stack([right[:, main], left[:, main]]).to(wide).contiguous()
+            left, right = left[:, :main], right[:, :main]
         if mode != "parts":
             placed = [_padded([factor], [0], columns).to(wide) for factor in (right, left)]
-            return Factors(placed[0], placed[1], offset.to(wide), center, r, mode)
+            return Factors(placed[0], placed[1], offset.to(wide), center, none, r, mode)
         (v0, v1), (u0, u1) = split(right), split(left)
-        stacked = _padded([u0, u0, u1], [0, r, 2 * r], columns_of(3 * r))
-        return Factors(_padded([v0, v1], [0, columns], 2 * columns), stacked, offset.to(wide), center, r, mode)
+        stacked = _padded([u0, u0, u1], [0, main, 2 * main], max(16, triton.next_power_of_2(3 * main)))
+        return Factors(_padded([v0, v1], [0, columns], 2 * columns), stacked, offset.to(wide), center, none, r, mode)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return self.right, self.left, self.offset, self.center
+        return self.right, self.left, self.offset, self.center, self.one_more
 
 
-def columns_of(rank: int) -> int:
-    """Columns that the tensor cores take for a rank."""
-    return int(max(16, triton.next_power_of_2(rank)))
+def columns_of(rank: int, mode: str) -> tuple[int, int]:
+    """How many directions the tensor cores take of a rank, and in how many columns."""
+    columns = int(max(16, triton.next_power_of_2(rank)))
+    if mode == "float64" and columns > 16 and rank == columns // 2 + 1:
+        return columns // 2, columns // 2
+    return rank, columns
 
 
 def _padded(parts: list[torch.Tensor], places: list[int], width: int) -> torch.Tensor:
@@ -320,7 +343,7 @@ def project(
             **common,
         )
         return out, flag
-    columns = columns_of(factors.rank)
+    main, columns = columns_of(factors.rank, factors.mode)
     bm, bd, warps, stages = block_shape(columns, factors.mode, d) if shape is None else shape
     _project[(triton.cdiv(n, bm),)](
         x,
@@ -329,7 +352,8 @@ def project(
         flag,
         *sizes,
         MODE=factors.mode,
-        RANK=factors.rank,
+        RANK=main,
+        ONE_MORE=factors.rank > main,
         R=columns,
         STACK=factors.left.shape[1] if factors.mode == "parts" else 16,
         BM=bm,
@@ -352,7 +376,7 @@ def block_shape(columns: int, mode: str, d: int) -> tuple[int, int, int, int]:
     """Rows and features of a block, warps, pipeline stages; measured on a Hopper device."""
     widest = 16 if d <= 16 else min(128, triton.next_power_of_2(d))
     if mode == "parts":
-        return (64, min(widest, 128), 4, 3) if columns <= 64 else (64, min(widest, 64), 8, 2)
+        return (64, min(widest, 128), 4, 4) if columns <= 64 else (64, min(widest, 64), 8, 2)
     if columns <= 32:
-        return 128, min(widest, 64), 4, 3
+        return 64, min(widest, 64), 4, 3
     return 32, min(widest, 32), 4, 2
