@@ -30,6 +30,7 @@ class EraserModule(torch.nn.Module):
     left: torch.Tensor
     right: torch.Tensor
     center: torch.Tensor
+    emptied: torch.Tensor
 
     def __init__(self, eraser: AffineEraser) -> None:
         super().__init__()
@@ -38,6 +39,10 @@ class EraserModule(torch.nn.Module):
             self.register_buffer(name, convert(getattr(eraser, name), like, "float64").clone())
         self.constants = eraser._constants
         self.normalize = eraser.normalize
+        mask = torch.zeros(eraser.d, dtype=torch.bool, device=self.left.device)
+        if self.constants is not None:
+            mask[torch.from_numpy(self.constants.at).to(mask.device)] = True
+        self.register_buffer("emptied", mask, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] != self.left.shape[0]:
@@ -46,8 +51,23 @@ class EraserModule(torch.nn.Module):
             )
         if not x.is_floating_point():
             x = x.to(torch.float64)
+        if torch.compiler.is_compiling():
+            return self._in_one_graph(x)
         result: torch.Tensor = differentiable(x, self.left, self.right, self.center, self.constants, self.normalize)
         return result
+
+    def _in_one_graph(self, x: torch.Tensor) -> torch.Tensor:
+        """The same map for torch.compile and torch.export: nothing but operations on tensors.
+
+        In float64 whatever the dtype of x: neither autocast nor TF32 touches it, so neither has to be switched off.
+        """
+        wide = x.to(torch.float64)
+        out = wide - (wide - self.center) @ self.right @ self.left.T
+        if self.constants is not None:
+            out = torch.where(self.emptied, self.center, out)
+        if self.normalize:
+            out = out / out.square().sum(dim=-1, keepdim=True).sqrt()
+        return out.to(x.dtype)
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         # model.half() and model.to(dtype) come through here. The guarantee lives in the last digits of the factors,

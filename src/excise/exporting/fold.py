@@ -11,7 +11,7 @@ from excise import files
 from excise.errors import ExciseError
 from excise.exporting.checks import MARK
 from excise.exporting.edits import Edit, edits_of
-from excise.exporting.quantised import weight_of
+from excise.exporting.quantised import forget_quantiser, weight_of
 from excise.exporting.slots import Slots, find_slots
 from excise.scrubbing.scrubber import Scrubber
 
@@ -40,6 +40,7 @@ def fold(scrubber: Scrubber, model: torch.nn.Module, batch: Mapping[str, Any] | 
     new = [_changed(edit) for edit in edits]  # all of it is there and finite before anything is changed
     _commit(model, edits, new, slots)
     _untie(model, untied)
+    forget_quantiser(model)
     _mark(model, scrubber)
     return model
 

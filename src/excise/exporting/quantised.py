@@ -11,12 +11,16 @@ import torch
 from excise.errors import ExciseError
 from excise.scrubbing.identity import identify
 
-__all__ = ["is_quantised", "weight_of", "without_quantisation"]
+__all__ = ["forget_quantiser", "is_quantised", "weight_of", "without_quantisation"]
 
 
 def is_quantised(model: torch.nn.Module) -> bool:
-    """Whether Transformers loaded the model with a quantiser, or a linear layer holds no floating-point weight."""
-    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False):
+    """Whether Transformers loaded the model with a quantiser, or a linear layer holds no floating-point weight.
+
+    A GGUF file whose weights were unpacked when it was loaded is an ordinary model, though a quantiser loaded it.
+    """
+    quantiser: Any = getattr(model, "hf_quantizer", None)
+    if quantiser is not None and "gguf" not in str(quantiser.quantization_config.quant_method).lower():
         return True
     return any(_holds_codes(module) for module in model.modules() if isinstance(module, torch.nn.Linear))
 
@@ -26,6 +30,13 @@ def _holds_codes(module: torch.nn.Module) -> bool:
     if not isinstance(weight, torch.Tensor):
         return True
     return not weight.is_floating_point() or type(weight.data).__module__.startswith("torchao.")
+
+
+def forget_quantiser(model: Any) -> None:
+    """Take away what is left of the loading of a GGUF file: without it, `save_pretrained` writes an ordinary checkpoint."""
+    quantiser: Any = getattr(model, "hf_quantizer", None)
+    if quantiser is not None:
+        quantiser.remove_quantization_config(model)
 
 
 def weight_of(module: Any, transposed: bool) -> torch.Tensor:
