@@ -110,7 +110,11 @@ def test_bad_input_is_refused_before_long_work(folder, tmp_path):
         (["no/model", tmp_path / "oracle", "-o", tmp_path / "o"], ConceptError, "needs the label of every token"),
         (["no/model", scrubber, "-o", tmp_path / "no" / "o"], ExciseError, "does not exist"),
         (["no/model", scrubber, "-o", tmp_path / "full"], ExciseError, "is not empty: pass a new folder"),
-        (["no/model", scrubber, "-o", tmp_path / "o", "--evaluation", tmp_path / "full" / "x"], FileFormatError, "evaluate"),
+        (
+            ["no/model", scrubber, "-o", tmp_path / "o", "--evaluation", tmp_path / "full" / "x"],
+            FileFormatError,
+            "evaluate",
+        ),
         (["no/model", scrubber, "-o", tmp_path / "o"], ExciseError, "cannot load 'no/model'"),
         ([MODELS / "pocket-bert", scrubber, "-o", tmp_path / "o"], ExciseError, "got a BertForMaskedLM"),
     ):

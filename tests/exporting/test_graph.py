@@ -115,6 +115,9 @@ def test_what_cannot_be_a_layer():
         insert(excise.scrub(model, DATA, "random", progress=False), model)
     with pytest.raises(ExciseError, match="got a GPTNeoXForCausalLM"):
         insert(scrubber, scrubbed("gpt_neox")[0])
+    visits = dataclasses.replace(scrubber, erasers={"model.norm@2": next(iter(scrubber.erasers.values()))})
+    with pytest.raises(ExciseError, match="one of several visits"):
+        insert(visits, model)
     assert is_untouched(model, before)
 
 

@@ -20,7 +20,9 @@ def fold(
     lora: Annotated[
         bool, typer.Option("--lora", help="Write a LoRA adapter for PEFT instead of a whole model.")
     ] = False,
-    concept: Annotated[str | None, typer.Option("--concept", "-c", help="Name of the concept, for the model card.")] = None,
+    concept: Annotated[
+        str | None, typer.Option("--concept", "-c", help="Name of the concept, for the model card.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="The text it was fitted on, in words, for the model card.")] = None,
     evaluation: Annotated[
         Path | None, typer.Option(help="Figures of `excise evaluate --json`, for the model card.")
@@ -52,7 +54,9 @@ def fold(
 
     loaded = load(scrubber)
     if not isinstance(loaded, Scrubber):
-        raise ExciseError(f"{scrubber} holds {type(loaded).__name__}, expected a scrubber: make one with `excise scrub`")
+        raise ExciseError(
+            f"{scrubber} holds {type(loaded).__name__}, expected a scrubber: make one with `excise scrub`"
+        )
     affine_erasers(loaded)  # before any long work
     facts = Facts(concept, data, model, _figures(evaluation), license)
     _check_folder(output)

@@ -65,6 +65,7 @@ def check_model(model: torch.nn.Module, scrubber: Scrubber, allow_quantised: boo
             already, quantised (unless allowed), on the meta device, or spread over several devices.
     """
     _check_not_folded(model)
+    _check_not_wrapped(model)
     _check_weights_at_hand(model)
     if not is_quantised(model):
         check_identity(model, scrubber.identity)
@@ -95,6 +96,18 @@ def _described(done: Any) -> str:
     )
 
 
+def _check_not_wrapped(model: torch.nn.Module) -> None:
+    if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        raise ExciseError("the model is wrapped for parallel training: pass model.module", code="sharded")
+    if hasattr(model, "_orig_mod"):
+        raise ExciseError("the model is compiled: pass it as it was before torch.compile", code="wrapped")
+    if hasattr(model, "peft_config") or any(hasattr(module, "base_layer") for module in model.modules()):
+        raise ExciseError(
+            "the model carries an adapter of PEFT: merge it (merge_and_unload) and scrub the result, or take it off (unload)",
+            code="adapter",
+        )
+
+
 def _check_weights_at_hand(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
@@ -115,8 +128,6 @@ def _check_weights_at_hand(model: torch.nn.Module) -> None:
             f"None or 'cpu'), fold it there and save it",
             code="sharded",
         )
-    if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
-        raise ExciseError("the model is wrapped for parallel training: pass model.module", code="sharded")
 
 
 def sample_inputs(model: torch.nn.Module, batch: Mapping[str, Any] | None) -> dict[str, Any]:

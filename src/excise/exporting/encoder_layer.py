@@ -7,7 +7,7 @@ from typing import Any
 
 from excise import files
 from excise.erasers.affine import AffineEraser
-from excise.errors import FileFormatError, missing_extra
+from excise.errors import ExciseError, FileFormatError
 
 try:
     from sentence_transformers.base.modules import Module
@@ -15,9 +15,9 @@ except ImportError:
     try:
         from sentence_transformers.models import Module
     except ImportError:
-        raise missing_extra(
-            "EraserLayer is a layer for sentence-transformers, which is not installed: pip install sentence-transformers, or",
-            "all",
+        raise ExciseError(
+            "EraserLayer needs sentence-transformers, which is not installed: pip install sentence-transformers",
+            code="missing-extra",
         ) from None
 
 __all__ = ["EraserLayer"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from excise.erasers.affine import AffineEraser
-from excise.errors import ConceptError, ExciseError, InputError, missing_extra, warn
+from excise.errors import ConceptError, ExciseError, InputError, warn
 from excise.numerics.arrays import host
 
 __all__ = ["add_to_encoder", "encoder_features"]
@@ -101,8 +101,9 @@ def _position(encoder: Any) -> int:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise missing_extra(
-            "sentence-transformers is not installed: pip install sentence-transformers, or", "all"
+        raise ExciseError(
+            "encoders need sentence-transformers, which is not installed: pip install sentence-transformers",
+            code="missing-extra",
         ) from None
     if not isinstance(encoder, SentenceTransformer):
         raise ExciseError(

@@ -61,6 +61,12 @@ def insert(scrubber: Scrubber, model: torch.nn.Module) -> Inserted:
         )
     check_identity(model, scrubber.identity)
     for path, eraser in scrubber.erasers.items():
+        if "@" in path:
+            raise ExciseError(
+                f"{path} is one of several visits of a module in one forward pass: a layer cannot tell them apart; keep the hooks "
+                f"(scrubber.attached)",
+                code="shared-weights",
+            )
         if eraser.needs_labels:
             raise ConceptError(
                 f"the eraser at {path} needs the label of every token: it cannot be a layer", code="needs-labels"
