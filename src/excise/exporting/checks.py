@@ -10,10 +10,7 @@ import torch
 from excise.erasers.affine import AffineEraser
 from excise.errors import ConceptError, ExciseError, InputError
 from excise.exporting.quantised import is_quantised, without_quantisation
-from excise.scrubbing.capture import model_inputs
-from excise.scrubbing.identity import check_identity
-from excise.scrubbing.scrubber import Scrubber
-from excise.scrubbing.trace import sample_of
+from excise.exporting.scrubbed import Scrubber, check_identity, model_inputs, sample_of
 
 __all__ = ["MARK", "affine_erasers", "check_model", "sample_inputs"]
 

@@ -17,8 +17,8 @@ from excise.errors import ExciseError, warn
 from excise.exporting.checks import affine_erasers, check_model, sample_inputs
 from excise.exporting.quantised import weight_of
 from excise.exporting.readers import Reader, readers_of
+from excise.exporting.scrubbed import Scrubber
 from excise.numerics.arrays import host
-from excise.scrubbing.scrubber import Scrubber
 
 __all__ = ["Edit", "edits_of", "factors_of"]
 

@@ -12,8 +12,8 @@ from excise.errors import ExciseError
 from excise.exporting.checks import MARK
 from excise.exporting.edits import Edit, edits_of
 from excise.exporting.quantised import forget_quantiser, weight_of
+from excise.exporting.scrubbed import Scrubber
 from excise.exporting.slots import Slots, find_slots
-from excise.scrubbing.scrubber import Scrubber
 
 __all__ = ["fold"]
 

@@ -12,9 +12,7 @@ import torch
 
 from excise.errors import ConceptError, ExciseError
 from excise.exporting.checks import MARK
-from excise.scrubbing.capture import first_tensor, hidden_slot, module_of
-from excise.scrubbing.identity import check_identity
-from excise.scrubbing.scrubber import Scrubber
+from excise.exporting.scrubbed import Scrubber, check_identity, first_tensor, hidden_slot, module_of, visit_of
 
 __all__ = ["Inserted", "insert"]
 
@@ -61,7 +59,7 @@ def insert(scrubber: Scrubber, model: torch.nn.Module) -> Inserted:
         )
     check_identity(model, scrubber.identity)
     for path, eraser in scrubber.erasers.items():
-        if "@" in path:
+        if visit_of(path) > 1:
             raise ExciseError(
                 f"{path} is one of several visits of a module in one forward pass: a layer cannot tell them apart; keep the hooks "
                 f"(scrubber.attached)",

@@ -12,8 +12,8 @@ import torch
 from excise.errors import ExciseError, FileFormatError, missing_extra
 from excise.exporting.edits import Edit, edits_of
 from excise.exporting.model_card import Facts, write_card
+from excise.exporting.scrubbed import Scrubber
 from excise.files import replacing
-from excise.scrubbing.scrubber import Scrubber
 
 __all__ = ["to_lora"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from excise import files
-from excise.scrubbing.scrubber import Scrubber
+from excise.exporting.scrubbed import Scrubber
 from excise.tables import markdown, show, write_text
 
 __all__ = ["Facts", "model_card", "write_card"]

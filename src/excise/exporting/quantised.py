@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from excise.errors import ExciseError
-from excise.scrubbing.identity import identify
+from excise.exporting.scrubbed import identify
 
 __all__ = ["forget_quantiser", "is_quantised", "weight_of", "without_quantisation"]
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from excise.errors import ExciseError
-from excise.scrubbing.capture import evaluating, hooked
+from excise.exporting.scrubbed import evaluating, hooked
 
 __all__ = ["Reader", "is_linear", "readers_of"]
 
