@@ -7,7 +7,7 @@ from typing import Any
 
 from excise import files
 from excise.erasers.affine import AffineEraser
-from excise.errors import ExciseError, FileFormatError
+from excise.errors import FileFormatError, missing_extra
 
 try:
     from sentence_transformers.base.modules import Module
@@ -15,10 +15,7 @@ except ImportError:
     try:
         from sentence_transformers.models import Module
     except ImportError:
-        raise ExciseError(
-            "EraserLayer needs sentence-transformers, which is not installed: pip install sentence-transformers",
-            code="missing-extra",
-        ) from None
+        raise missing_extra("EraserLayer needs sentence-transformers, which is not installed", "encoders") from None
 
 __all__ = ["EraserLayer"]
 

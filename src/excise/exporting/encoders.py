@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from excise.erasers.affine import AffineEraser
-from excise.errors import ConceptError, ExciseError, InputError, warn
+from excise.errors import ConceptError, ExciseError, InputError, missing_extra, warn
 from excise.numerics.arrays import host
 
 __all__ = ["add_to_encoder", "encoder_features"]
@@ -101,10 +101,7 @@ def _position(encoder: Any) -> int:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise ExciseError(
-            "encoders need sentence-transformers, which is not installed: pip install sentence-transformers",
-            code="missing-extra",
-        ) from None
+        raise missing_extra("encoders need sentence-transformers, which is not installed", "encoders") from None
     if not isinstance(encoder, SentenceTransformer):
         raise ExciseError(
             f"expected a SentenceTransformer, got {type(encoder).__name__}: wrap a transformer with Transformer and Pooling "
