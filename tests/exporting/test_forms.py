@@ -114,6 +114,17 @@ def test_what_the_sublayers_of_an_encoder_read_can_be_folded(name, sites, affine
     assert relative(again, hooked) < RELATIVE
 
 
+def test_a_model_of_the_same_configuration_object_is_not_changed():
+    model, scrubber = scrubbed("llama")
+    other = type(model)(model.config).eval()
+    assert other.config is model.config
+    before = state(other)
+    scrubber.fold(model)
+    assert is_untouched(other, before)
+    assert model.config.attention_bias
+    assert model.config is model.model.config is model.model.layers[0].self_attn.config
+
+
 def test_computed_in_float64_and_rounded_once():
     """Against the float64 model folded and then cast: the weights agree to one rounding, in 16 bits too."""
     for dtype, unit in ((torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ def fold(scrubber: Scrubber, model: torch.nn.Module, batch: Mapping[str, Any] | 
     untied = [edit for edit in edits if _is_tied(model, edit)]
     slots = find_slots(model, [edit.path for edit in edits if edit.c is not None and edit.reader.module.bias is None])
     new = [_changed(edit) for edit in edits]  # all of it is there and finite before anything is changed
+    _take_own_config(model)
     _commit(model, edits, new, slots)
     _untie(model, untied)
     forget_quantiser(model)
@@ -67,6 +69,16 @@ def _changed(edit: Edit) -> tuple[torch.Tensor, torch.Tensor | None]:
     return rounded[0], rounded[1]
 
 
+def _take_own_config(model: Any) -> None:
+    """Two models may be built from one configuration object: only that of the folded model changes."""
+    copies: dict[int, Any] = {}
+    copy.deepcopy(getattr(model, "config", None), copies)
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "to_dict") and hasattr(value, "model_type") and id(value) in copies:
+                setattr(module, name, copies[id(value)])
+
+
 def _commit(
     model: torch.nn.Module, edits: list[Edit], new: list[tuple[torch.Tensor, torch.Tensor | None]], slots: Slots
 ) -> None:
@@ -79,7 +91,7 @@ def _commit(
         if module.bias is None:  # the switch adds biases to more layers than needed
             zeros = torch.zeros(module.weight.shape[0], dtype=module.weight.dtype, device=module.weight.device)
             _put(module, "bias", zeros, module.weight.requires_grad)
-    slots.turn_on()
+    slots.turn_on(getattr(model, "config", None))
 
 
 def _put(module: torch.nn.Module, name: str, value: torch.Tensor, requires_grad: bool | None = None) -> None:

@@ -26,12 +26,12 @@ LISTED = 4
 class Slots:
     """Entries of the configuration to turn on, and the biases that a model built from it has in addition."""
 
-    switches: tuple[tuple[Any, str], ...]  # (the configuration or a part of it, name of the entry)
+    switches: tuple[tuple[tuple[str, ...], str], ...]  # (path to a part of the configuration, name of the entry)
     gained: tuple[str, ...]  # names of parameters
 
-    def turn_on(self) -> None:
-        for holder, name in self.switches:
-            setattr(holder, name, True)
+    def turn_on(self, config: Any) -> None:
+        for keys, name in self.switches:
+            setattr(_holder(config, keys), name, True)
 
 
 def find_slots(model: torch.nn.Module, layers: list[str]) -> Slots:
@@ -57,7 +57,7 @@ def find_slots(model: torch.nn.Module, layers: list[str]) -> Slots:
             f"biases of its own",
             code="no-bias-slot",
         )
-    return Slots(tuple((_holder(config, keys), name) for keys, name in useful), tuple(gained))
+    return Slots(tuple(useful), tuple(gained))
 
 
 def _candidates(config: Any) -> list[tuple[tuple[str, ...], str]]:
