@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import architectures
 import brute_force
 import pytest
 import torch
@@ -22,6 +23,7 @@ from exported import (
 from measure import correlation, one_hot
 from peft import PeftModel
 
+import excise
 from excise.errors import ExciseError
 
 
@@ -136,3 +138,28 @@ def test_computed_in_float64_and_rounded_once():
             wide = exact.state_dict()[name]
             assert value.dtype == dtype
             assert bool(((value.double() - wide).abs() <= unit * wide.abs() + 1e-7).all()), name
+
+
+def causal(name):
+    family = architectures.TABLE[name]
+    return getattr(family, "head", "AutoModelForCausalLM") == "AutoModelForCausalLM" and "bert" not in name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::excise.errors.ExciseWarning")
+@pytest.mark.parametrize("name", [name for name in architectures.TABLE if name not in PRE_NORM and causal(name)])
+def test_every_other_family_is_exact_or_refused(name, tmp_path):
+    """Never something in between: float64, so that only the algebra counts."""
+    model = architectures.build(name).double()
+    scrubber = excise.scrub(model, DATA, affine=False, progress=False)
+    before, base, hooked = state(model), logits(model), hooked_logits(model, scrubber)
+    try:
+        scrubber.fold(model)
+    except ExciseError as error:
+        print(f"{name}: refused [{error.code}]")
+        assert error.code in ("cannot-fold", "shared-weights", "not-reached")
+        assert is_untouched(model, before)
+        return
+    print(f"{name}: folded")
+    assert relative(hooked, base) > 1e-3
+    assert relative(logits(model), hooked) < 1e-9

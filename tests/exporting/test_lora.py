@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
-from architectures import GROUPED
-from exported import DATA, RELATIVE, hooked_logits, is_untouched, logits, relative, scrubbed, state
+from exported import DATA, GROUPED, RELATIVE, hooked_logits, is_untouched, logits, relative, scrubbed, state
 from measure import correlation, one_hot
 from peft import PeftModel
 from safetensors.torch import load_file

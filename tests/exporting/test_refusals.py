@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
-from architectures import GROUPED, batches, build
-from exported import DATA, POST_NORM, hooked_logits, is_untouched, logits, relative, reloaded, scrubbed, state
+from architectures import batches, build
+from exported import DATA, GROUPED, POST_NORM, hooked_logits, is_untouched, logits, relative, reloaded, scrubbed, state
 from peft import PeftModel
 
 import excise

@@ -41,7 +41,7 @@ def smollm2():
     (file,) = Path(found.origin).parent.rglob("*.gguf")
     tokenizer = load_tokenizer(str(file.parent), file.name)
     how = {"start": "<|endoftext|>"}
-    train, test = tagged(tokenizer, "train", 32, max_length=256, **how), tagged(tokenizer, "test", 2, **how)
+    train, test = tagged(tokenizer, "train", 16, max_length=256, **how), tagged(tokenizer, "test", 2, **how)
     return load_model(str(file.parent), file.name, "cpu"), train, test
 
 

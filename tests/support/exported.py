@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers as t
-from architectures import ENCODERS, TABLE, batches, build
+from architectures import batches, build
 
 import excise
 from excise.errors import ExciseWarning
@@ -18,8 +18,35 @@ t.utils.logging.disable_progress_bar()
 
 RELATIVE = 1e-5  # rounding of float32, relative to the largest logit
 POST_NORM = ("bert", "roberta", "distilbert", "opt post-norm")
-RESIDUAL_EMBEDDINGS = ("modernbert",)  # pre-norm, but the norm of its embeddings is the residual stream
-PRE_NORM = tuple(name for name in TABLE if name not in (*POST_NORM, *RESIDUAL_EMBEDDINGS))
+# Of architectures.TABLE; modernbert is pre-norm too, but the norm of its embeddings is the residual stream.
+PRE_NORM = (
+    *(
+        "gpt_neox",
+        "gpt_neox sequential",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "gemma3",
+        "phi3",
+        "opt",
+        "gpt2",
+    ),
+    *("bloom", "falcon", "falcon grouped", "falcon sequential", "olmo2"),
+)
+GROUPED = {
+    "vocab_size": 48,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 # Families whose layers have biases, or a switch in the configuration that adds them where they are read.
 SLOTS = {
     "gpt_neox": [],
@@ -78,7 +105,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def reloaded(name: str, folder: Any) -> Any:
-    kind = t.AutoModelForMaskedLM if name in ENCODERS else t.AutoModelForCausalLM
+    kind = t.AutoModelForMaskedLM if "bert" in name else t.AutoModelForCausalLM
     model, found = kind.from_pretrained(folder, output_loading_info=True)
     assert not any(found.values()), found
     return model.eval()
