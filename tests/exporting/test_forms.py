@@ -153,13 +153,15 @@ def test_every_other_family_is_exact_or_refused(name, tmp_path):
     model = architectures.build(name).double()
     scrubber = excise.scrub(model, DATA, affine=False, progress=False)
     before, base, hooked = state(model), logits(model), hooked_logits(model, scrubber)
+    refusal = None
     try:
         scrubber.fold(model)
     except ExciseError as error:
-        print(f"{name}: refused [{error.code}]")
-        assert error.code in ("cannot-fold", "shared-weights", "not-reached")
+        refusal = error.code
+    print(f"{name}: {refusal or 'folded'}")
+    if refusal is not None:
+        assert refusal in ("cannot-fold", "shared-weights", "not-reached")
         assert is_untouched(model, before)
         return
-    print(f"{name}: folded")
     assert relative(hooked, base) > 1e-3
     assert relative(logits(model), hooked) < 1e-9
