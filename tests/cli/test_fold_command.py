@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers as t
@@ -73,6 +74,12 @@ def test_the_model_card(folder, tmp_path):
     figures = {"rows": [{"name": "none", "loss": 3.5, "loss_se": 0.1}, {"name": "leace", "loss": 5.25, "kl": 1.5}]}
     (tmp_path / "table.json").write_text(json.dumps(figures))
     more = ["-c", "part of speech", "--data", "UD English EWT, dev", "--evaluation", tmp_path / "table.json"]
+    rng = np.random.default_rng(0)
+    z = rng.integers(0, 2, 300)
+    X = rng.standard_normal((300, 4)) + z[:, None]
+    report = excise.audit(X, z, eraser=excise.fit(X, z), quick=True)
+    report.to_json(tmp_path / "audit.json")
+    more += ["--audit", tmp_path / "audit.json"]
     excise_command("fold", NEOX, folder / "scrubber", "-o", tmp_path / "adapter", "--lora", "--license", "mit", *more)
     text = (tmp_path / "adapter" / "README.md").read_text()
     scrubber = excise.load(folder / "scrubber")
@@ -96,6 +103,7 @@ def test_the_model_card(folder, tmp_path):
         "`merge_and_unload()` works",
         "Two active ones add up, and then neither concept is guarded",
         "nonlinear classifiers may find more",
+        f"Audit (`excise audit`): guarded.\n\n- {report.verdict[0]}",
     ):
         assert part in text, part
 
@@ -114,6 +122,11 @@ def test_bad_input_is_refused_before_long_work(folder, tmp_path):
             ["no/model", scrubber, "-o", tmp_path / "o", "--evaluation", tmp_path / "full" / "x"],
             FileFormatError,
             "evaluate",
+        ),
+        (
+            ["no/model", scrubber, "-o", tmp_path / "o", "--audit", tmp_path / "full" / "x"],
+            FileFormatError,
+            "excise audit --json",
         ),
         (["no/model", scrubber, "-o", tmp_path / "o"], ExciseError, "cannot load 'no/model'"),
         ([MODELS / "pocket-bert", scrubber, "-o", tmp_path / "o"], ExciseError, "got a BertForMaskedLM"),

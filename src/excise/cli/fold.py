@@ -27,6 +27,7 @@ def fold(
     evaluation: Annotated[
         Path | None, typer.Option(help="Figures of `excise evaluate --json`, for the model card.")
     ] = None,
+    audit: Annotated[Path | None, typer.Option(help="A report of `excise audit --json`, for the model card.")] = None,
     license: Annotated[str | None, typer.Option(help="License of the base model, for the model card.")] = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
@@ -58,7 +59,9 @@ def fold(
             f"{scrubber} holds {type(loaded).__name__}, expected a scrubber: make one with `excise scrub`"
         )
     affine_erasers(loaded)  # before any long work
-    facts = Facts(concept, data, model, _figures(evaluation), license)
+    facts = Facts(
+        concept, data, model, _read(evaluation, "rows", "evaluate"), license, _read(audit, "verdict", "audit")
+    )
     _check_folder(output)
     tokenizer = load_tokenizer(model, gguf_file)
     subject: Any = load_model(model, gguf_file, device, dtype)
@@ -85,7 +88,8 @@ def _check_folder(output: Path) -> None:
         raise ExciseError(f"{output} exists already and is not empty: pass a new folder with -o")
 
 
-def _figures(path: Path | None) -> dict[str, Any] | None:
+def _read(path: Path | None, entry: str, command: str) -> dict[str, Any] | None:
+    """What a command wrote as JSON, known by one of its entries, a list."""
     from excise.errors import FileFormatError
 
     if path is None:
@@ -94,8 +98,8 @@ def _figures(path: Path | None) -> dict[str, Any] | None:
 
     try:
         found = json.loads(path.read_text())
-        if not isinstance(found, dict) or not isinstance(found["rows"], list):
-            raise KeyError("rows")
+        if not isinstance(found, dict) or not isinstance(found[entry], list):
+            raise KeyError(entry)
     except (ValueError, KeyError) as error:
-        raise FileFormatError(f"{path} was not written by `excise evaluate --json` ({error})") from None
+        raise FileFormatError(f"{path} was not written by `excise {command} --json` ({error})") from None
     return found

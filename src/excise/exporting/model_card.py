@@ -34,6 +34,7 @@ class Facts:
     base: str | None = None  # name of the model that was scrubbed
     measured: Mapping[str, Any] | None = None  # what `excise evaluate --json` wrote
     license: str | None = None
+    audit: Mapping[str, Any] | None = None  # `report.to_dict()`, or what `excise audit --json` wrote
 
 
 def write_card(
@@ -78,6 +79,7 @@ def model_card(
         "\n## Figures\n",
         _figures(scrubber),
         *_measured(facts.measured),
+        *_audited(facts.audit),
         *_coverage(scrubber),
         "\n## Use\n",
         _use(adapter_rank, mergeable),
@@ -143,6 +145,13 @@ def _measured(table: Mapping[str, Any] | None) -> list[str]:
         (str(row.get("name", "")), *(show(row.get(key), row.get(f"{key}_se")) for key, _ in shown)) for row in rows
     ]
     return ["\nOn held-out text (`excise evaluate`):\n", markdown(("", *(name for _, name in shown)), lines)]
+
+
+def _audited(report: Mapping[str, Any] | None) -> list[str]:
+    if report is None:
+        return []
+    found = "guarded" if report.get("guarded") else "**not guarded**"
+    return [f"\nAudit (`excise audit`): {found}.\n", *(f"- {sentence}" for sentence in report.get("verdict", []))]
 
 
 def _coverage(scrubber: Scrubber) -> list[str]:
