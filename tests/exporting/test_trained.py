@@ -41,7 +41,7 @@ def smollm2():
     (file,) = Path(found.origin).parent.rglob("*.gguf")
     tokenizer = load_tokenizer(str(file.parent), file.name)
     how = {"start": "<|endoftext|>"}
-    train, test = tagged(tokenizer, "train", 16, max_length=256, **how), tagged(tokenizer, "test", 2, **how)
+    train, test = tagged(tokenizer, "train", 8, max_length=256, **how), tagged(tokenizer, "test", 2, **how)
     return load_model(str(file.parent), file.name, "cpu"), train, test
 
 
@@ -108,6 +108,7 @@ def test_pocket_neox(neox, affine, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed")
+@pytest.mark.filterwarnings("ignore::excise.errors.ExciseWarning")  # few rows are enough to compare forms
 @pytest.mark.parametrize("affine", [True, False])
 def test_smollm2(smollm2, affine, tmp_path):
     compare(*smollm2, affine, not affine, tmp_path)
