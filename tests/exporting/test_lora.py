@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
+from architectures import build
 from exported import DATA, GROUPED, RELATIVE, hooked_logits, is_untouched, logits, relative, scrubbed, state
 from measure import correlation, one_hot
 from peft import PeftModel
@@ -179,8 +180,7 @@ def test_quantised_models(bits, close, tmp_path, monkeypatch):
 
 def test_another_model_in_four_bits_is_refused(tmp_path):
     pytest.importorskip("bitsandbytes")
-    torch.manual_seed(1)
-    t.LlamaForCausalLM(t.LlamaConfig(**GROUPED)).save_pretrained(tmp_path / "model")
+    build("llama", seed=1).float().save_pretrained(tmp_path / "model")
     _, scrubber = scrubbed("llama")
     with pytest.raises(ExciseError, match="with other weights"):
         scrubber.to_lora(quantised(tmp_path / "model", 4), tmp_path / "adapter")
