@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from excise.errors import InputError, missing_extra
+from excise.numerics import kernels
 from excise.numerics.arrays import convert
 
 try:
@@ -62,7 +63,7 @@ class EraserModule(torch.nn.Module):
             )
         if not x.is_floating_point():
             x = x.to(torch.float64)
-        if torch.compiler.is_compiling() and (_is_exporting() or not x.is_cuda):
+        if torch.compiler.is_compiling() and (_is_exporting() or not kernels.project_rows(x, self._factors.rank)):
             return self._in_one_graph(x)
         out = project(x, self._factors)
         if self.empties:
