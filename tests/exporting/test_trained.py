@@ -72,38 +72,36 @@ def compare(model, train, test, affine, can_merge, folder):
         hooked = logits(exact)
     with scrubber.attached(model):
         expected, rounding = tokens(model), relative(logits(model), hooked)
-    # Hooks in float32 are off by this much themselves: deep models multiply rounding errors, and steep edits do too.
-    limit = max(RELATIVE, 3 * rounding)
+    assert rounding < RELATIVE
     print(f"hooks in float32: {rounding:.2g}")
     assert relative(hooked, base) > 0.1
     assert expected != plain
     scrubber.to_lora(model, folder / "adapter")
     adapted = PeftModel.from_pretrained(copy.deepcopy(model), folder / "adapter")
-    assert_same({"LoRA on": adapted}, (hooked, limit, expected), logits, tokens)
+    assert_same({"LoRA on": adapted}, (hooked, expected), logits, tokens)
     with adapted.disable_adapter():
         assert torch.equal(logits(adapted), base)
     if can_merge:
-        assert_same({"LoRA merged": adapted.merge_and_unload()}, (hooked, limit, expected), logits, tokens)
+        assert_same({"LoRA merged": adapted.merge_and_unload()}, (hooked, expected), logits, tokens)
     folded = fold(scrubber, copy.deepcopy(model))
     folded.save_pretrained(folder / "folded")
     again = t.AutoModelForCausalLM.from_pretrained(folder / "folded").eval()
-    assert_same({"folded": folded, "loaded again": again}, (hooked, limit, expected), logits, tokens)
+    assert_same({"folded": folded, "loaded again": again}, (hooked, expected), logits, tokens)
     assert torch.equal(logits(model), base)
-    return limit
 
 
 def assert_same(subjects, reference, logits, tokens):
-    hooked, limit, expected = reference
+    hooked, expected = reference
     for name, subject in subjects.items():
         differs = relative(logits(subject), hooked)
         print(f"{name}: {differs:.2g}")
-        assert differs < limit, name
+        assert differs < RELATIVE, name
         assert tokens(subject) == expected, name
 
 
 @pytest.mark.parametrize("affine", [True, False])
 def test_pocket_neox(neox, affine, tmp_path):
-    assert compare(*neox, affine, True, tmp_path) == RELATIVE
+    compare(*neox, affine, True, tmp_path)
 
 
 @pytest.mark.slow
