@@ -24,8 +24,8 @@ from threadpoolctl import threadpool_limits
 import excise
 from benchmarks.core import Result
 
-SHAPE, CLASSES, ROUNDS = (4, 128), 17, 7
-FITTED = 8  # sequences
+SHAPE, CLASSES, ROUNDS = (4, 128), 17, 9
+FITTED = 16  # sequences
 
 
 def scrubbed() -> tuple[Any, Any, torch.Tensor]:
