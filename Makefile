@@ -14,7 +14,7 @@ test: .venv/test.stamp
 test-slow: .venv/models.stamp
 	$(BIN)/pytest -q -m slow
 
-bench: .venv/test.stamp
+bench: .venv/models.stamp
 	$(BIN)/python -m benchmarks
 
 lint: .venv/test.stamp

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks import core, scrubbing
+if TYPE_CHECKING:
+    from benchmarks.core import Result
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -22,12 +24,12 @@ def hardware() -> str:
     return f"{models[0] if models else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> None:
+def keep(name: str, results: list[Result], packages: tuple[str, ...]) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-cpu.json"
+    path = RESULTS / f"{name}.json"
     record = {
         "hardware": hardware(),
         "versions": {package: version(package) for package in packages},
@@ -43,11 +45,20 @@ def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> No
 def main() -> None:
     """All parts, or those that are named: `python -m benchmarks scrubbing`."""
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    wanted = sys.argv[1:] or ["core", "scrubbing"]
+    wanted = sys.argv[1:] or ["core", "scrubbing", "exporting"]
+    # Imported when wanted: each part needs packages that the others do not.
     if "core" in wanted:
-        keep("core", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
+        from benchmarks import core
+
+        keep("core-cpu", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
     if "scrubbing" in wanted:
-        keep("scrubbing", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
+        from benchmarks import scrubbing
+
+        keep("scrubbing-cpu", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
+    if "exporting" in wanted:
+        from benchmarks import exporting
+
+        keep("exporting", exporting.run(), ("excise", "numpy", "torch", "transformers", "peft"))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from excise.cli.compare import compare
 from excise.cli.demo import demo
 from excise.cli.evaluate import evaluate
 from excise.cli.fit import fit
+from excise.cli.fold import fold
 from excise.cli.reproduce import reproduce
 from excise.cli.scrub import scrub
 from excise.cli.tag import tag
@@ -33,6 +34,7 @@ app.command()(tag)
 app.command()(scrub)
 app.command()(evaluate)
 app.command()(amnesic)
+app.command()(fold)
 app.command()(reproduce)
 
 

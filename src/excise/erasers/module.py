@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from excise.errors import InputError, missing_extra
+from excise.numerics import kernels
 from excise.numerics.arrays import convert
 
 try:
@@ -62,6 +63,8 @@ class EraserModule(torch.nn.Module):
             )
         if not x.is_floating_point():
             x = x.to(torch.float64)
+        if torch.compiler.is_compiling() and (_is_exporting() or not kernels.project_rows(x, self._factors.rank)):
+            return self._in_one_graph(x)
         out = project(x, self._factors)
         if self.empties:
             out = torch.where(self.emptied, self.center.to(out.dtype), out)
@@ -69,6 +72,19 @@ class EraserModule(torch.nn.Module):
             wide = out.double() if out.dtype in (torch.float32, torch.float64) else out.float()
             out = (wide / wide.norm(dim=-1, keepdim=True)).to(out.dtype)
         return out
+
+    def _in_one_graph(self, x: torch.Tensor) -> torch.Tensor:
+        """The same map in operations that every compiler and exporter knows, without those of excise.
+
+        In float64 whatever the dtype of x: neither autocast nor TF32 touches it, so neither has to be switched off.
+        """
+        wide = x.to(torch.float64)
+        out = wide - (wide - self.center) @ self.right @ self.left.T
+        if self.empties:
+            out = torch.where(self.emptied, self.center, out)
+        if self.normalize:
+            out = out / out.square().sum(dim=-1, keepdim=True).sqrt()
+        return out.to(x.dtype)
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         # model.half() and model.to(dtype) come through here. The guarantee lives in the last digits of the factors,
@@ -84,3 +100,9 @@ class EraserModule(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"d={self.left.shape[0]}, rank={self.left.shape[1]}"
+
+
+def _is_exporting() -> bool:
+    """Whether a graph is made that must run where excise is not installed."""
+    found = getattr(torch.compiler, "is_exporting", None)  # from PyTorch 2.7
+    return True if found is None else bool(found())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,6 +74,26 @@ class Scrubber:
             stack.callback(model.register_forward_pre_hook(count).remove)
             stack.enter_context(hooked(model, placed, visit))
             yield model
+
+    def fold(self, model: torch.nn.Module, batch: Mapping[str, Any] | None = None) -> torch.nn.Module:
+        """Move the edits into the weights of the layers that read the sites; the model is changed and returned.
+
+        See `excise.exporting.fold.fold` for the arguments and for what is refused.
+        """
+        from excise.exporting.fold import fold
+
+        return fold(self, model, batch)
+
+    def to_lora(
+        self, model: torch.nn.Module, folder: str | os.PathLike[str], batch: Mapping[str, Any] | None = None
+    ) -> Path:
+        """Write the edits as a PEFT adapter; the model is not changed.
+
+        See `excise.exporting.lora.to_lora` for the arguments and for what is refused.
+        """
+        from excise.exporting.lora import to_lora
+
+        return to_lora(self, model, folder, batch)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that `excise.load` reads: a JSON description, and a safetensors file per site.
