@@ -36,6 +36,20 @@ def audit(
         str | None,
         typer.Option(help="The method to fit again on parts of the rows (e.g. leace): adds figures on unseen rows."),
     ] = None,
+    test: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="X Z",
+            help="Features and labels that the eraser has not seen: adds figures of this very eraser on them.",
+        ),
+    ] = None,
+    condition_on: Annotated[
+        Path | None,
+        typer.Option(help="A task, one class per row: judge the concept within every class of it."),
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Judge rows of unit length: what a cosine index sees.")
+    ] = False,
     groups: GroupsOption = None,
     features: FeaturesOption = None,
     concept: ConceptOption = None,
@@ -51,14 +65,16 @@ def audit(
 ) -> None:
     """Is the concept gone, what did it cost, and what can still be found?
 
-    The conditions of the theorem are checked on all rows. Figures on rows that the eraser has not seen need --refit.
-    Leaves with status 1 if the concept is not guarded.
+    The conditions of the theorem are checked on all rows. Figures on rows that the eraser has not seen need --test or
+    --refit. Exits with status 0 if the concept is guarded, 1 if it is not, 2 on misuse or failure.
 
     Examples:
 
       excise audit embeddings.npy gender.npy --html before.html
 
       excise audit embeddings.npy gender.npy -e eraser.safetensors --refit leace --html after.html
+
+      excise audit embeddings.npy gender.npy -e eraser.safetensors --test new.npy new-gender.npy
 
       excise audit people.parquet -f embedding -c sex -e eraser.safetensors --y job.npy --json audit.json
     """
@@ -81,6 +97,9 @@ def audit(
             y=None if y is None else read_all(x, y, features, None)[1],
             refit=refit,
             seed=seed,
+            test=None if test is None else read_all(test[0], test[1], features, None),
+            condition_on=None if condition_on is None else read_all(x, condition_on, features, None)[1],
+            normalize=normalize,
             groups=None if groups is None else read_all(x, groups, features, None)[1],
             kind=kind,
             quick=quick,
