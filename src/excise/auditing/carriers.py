@@ -1,6 +1,7 @@
 """Which features carry what a probe still finds, and in how many rows they vary at all.
 
-A feature's share is what the probe loses when the feature's values are shuffled between the test rows.
+A feature's share is what the probe loses when the feature's values are shuffled between the test rows, in parts of what
+it loses over all features.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SHOWN = 5
 @dataclass(frozen=True)
 class Carrier:
     feature: str
-    share: float  # of the probe's gain that is lost without it
+    share: float  # of the probe's gain
     varies_in: int  # audited rows, before the edit, that differ from the feature's most frequent value
     values: int  # distinct values of the feature before the edit
 
@@ -43,6 +44,7 @@ def carriers_of(data: AuditData, fitted: Fitted, seed: int) -> list[Carrier]:
         X[:, feature] = rng.permutation(own)
         lost[feature] = (whole - float(fitted.gain(X, z).mean())) / whole
         X[:, feature] = own
+    lost /= max(1.0, float(np.maximum(lost, 0.0).sum()))  # where features work together, each loses all: shared out
     return [
         Carrier(data.name_of(int(j)), float(lost[j]), *_variety(data, int(j)))
         for j in np.argsort(-lost)[:SHOWN]

@@ -19,7 +19,7 @@ from excise.auditing.estimation import as_information, expected_leftover
 from excise.auditing.linear import BITS
 from excise.auditing.probe_models import PENALTIES, penalised_logistic
 from excise.auditing.probes import standardised
-from excise.auditing.resampling import PERMUTATIONS, bootstrap, null_in_words, permutation_test
+from excise.auditing.resampling import PERMUTATIONS, interval_of_mean, null_in_words, permutation_test
 from excise.auditing.splits import Part
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.fitting import fit
@@ -38,7 +38,9 @@ class HeldOut:
     grouped: bool  # rows of one group were taken together
     measure: str  # "bits" or "R^2"
     information: float
-    interval: tuple[float, float]  # 95%, bootstrap over rows, or over groups where they are given
+    interval: tuple[
+        float, float
+    ]  # 95%, for the choice of test rows (of groups where they are given) and of training rows
     information_before: float
     loss: float | None  # bits
     constant_loss: float | None
@@ -131,7 +133,8 @@ def held_out(
     looked_at = parts[0].unseen if own else parts[0].erase
     d = int((data.before(looked_at).std(axis=0) > 0).sum())  # constant features carry nothing
     expected = expected_leftover(n_erase, d, data.target.codes[tested] if classes else None)
-    interval = bootstrap(gain, seed, None if groups is None else groups[tested])
+    ratio = len(parts[0].test) / len(parts[0].train)
+    interval = interval_of_mean(gain, None if groups is None else groups[tested], ratio)
     information = float(gain.mean())
     assert p is not None
     assert power is not None
