@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from excise.erasers.protocol import Eraser
-from excise.errors import ConceptError, FileFormatError, InputError
-from excise.scrubbing.batches import Labels, read_labels
-from excise.scrubbing.capture import hooked, module_of
+from excise.errors import ConceptError, ExciseError, FileFormatError, InputError, warn
+from excise.scrubbing.addresses import address
+from excise.scrubbing.capture import Visits, hooked, module_of
+from excise.scrubbing.coverage import Coverage
 from excise.scrubbing.identity import check_identity
+from excise.scrubbing.labels import BatchLabels, Labels
+from excise.scrubbing.wrappers import refuse_compiled, uncompiled, unwrapped
 
 __all__ = ["Scrubber", "apply_eraser", "placed_at"]
 
@@ -25,54 +28,44 @@ class Scrubber:
 
     `figures` has for each site: rank, canonical correlation with the concept before, spectral norm of the edit, and the
     ratio of the total variance after to that before (None where a method does not need what the figure needs).
+    `coverage` is a table of all matrices of the model and of what each still receives of the concept on the fitting
+    tokens; None where sites were fitted on the clean model.
     """
 
     erasers: dict[str, Eraser]
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)  # of the model
     about: dict[str, Any] = field(default_factory=dict)  # method, options, concept, tokens: plain JSON values
+    coverage: Coverage | None = None
 
     @contextmanager
-    def attached(self, model: torch.nn.Module, concept: Any = None, first_draw: int = 0) -> Iterator[torch.nn.Module]:
+    def attached(
+        self, model: Any, concept: Any = None, first_draw: int = 0, decoder_concept: Any = None
+    ) -> Iterator[Any]:
         """Hooks on, and always off again; `model.generate` and training work as ever in between. May be nested.
 
+        A compiled model runs uncompiled while hooks are on: compiled code would not see them.
+
         Args:
-            model: the model that was scrubbed.
+            model: the model that was scrubbed, or a wrapper around it.
             concept: labels of the batch that is run, as in `scrub`, where the method is "oracle"; positions with -100
                 are left as they are. Other methods have no use for it.
             first_draw: number of the first forward pass, for the random control, which draws a subspace for each: give
                 another one where hooks go on and off between the batches of one measurement.
+            decoder_concept: the same as concept, for the tokens of a decoder.
 
         Raises:
-            ExciseError: another model.
+            ExciseError: another model; or a forward pass that went by without calling a single hook.
             ConceptError: the oracle without labels.
         """
-        check_identity(model, self.identity)
-        if concept is None and any(eraser.needs_labels for eraser in self.erasers.values()):
-            raise ConceptError("an oracle scrubber needs labels: attached(model, concept=labels of the batch)")
-        placed = {path: placed_at(eraser, module_of(model, path), model) for path, eraser in self.erasers.items()}
-        draw = [first_draw - 1]  # number of the forward pass, for the random control
-        cached: dict[tuple[int, int], Labels] = {}
-
-        def labels(rows: int) -> Labels:
-            shape = tuple(concept.shape) if hasattr(concept, "shape") else (len(concept),)
-            tokens = (shape[0], rows // shape[0])
-            if tokens not in cached:
-                cached[tokens] = read_labels(concept, tokens)
-            return cached[tokens]
-
-        def visit(path: str, x: torch.Tensor) -> torch.Tensor:
-            eraser = placed[path].drawn(max(draw[0], 0))
-            known = labels(x.shape[:-1].numel()) if eraser.needs_labels else None
-            return apply_eraser(eraser, path, x, known)
-
-        def count(*_: Any) -> None:
-            draw[0] += 1
-
-        with ExitStack() as stack:
-            stack.callback(model.register_forward_pre_hook(count).remove)
-            stack.enter_context(hooked(model, placed, visit))
+        inner = unwrapped(model)
+        refuse_compiled(inner)
+        check_identity(inner, self.identity)
+        given = {"concept": concept, "decoder_concept": decoder_concept}
+        attachment = Attachment(self, inner, {name: z for name, z in given.items() if z is not None}, first_draw)
+        with uncompiled(), attachment.on(), _saving_warns(model, inner):
             yield model
+        attachment.check()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that `excise.load` reads: a JSON description, and a safetensors file per site.
@@ -107,6 +100,97 @@ class Scrubber:
             f"Scrubber(method={self.about.get('method')!r}, model={self.identity.get('model')!r}, sites={len(self.erasers)}, "
             f"rank={'-'.join(map(str, ranks[:: max(1, len(ranks) - 1)]))})"
         )
+
+
+class Attachment:
+    """A scrubber on a model, for the time of a `with` statement."""
+
+    def __init__(self, scrubber: Scrubber, model: torch.nn.Module, concepts: dict[str, Any], first_draw: int) -> None:
+        self.model, self.concepts, self.about = model, concepts, scrubber.about
+        self.placed = {path: placed_at(e, module_of(model, path), model) for path, e in scrubber.erasers.items()}
+        self.sides: dict[str, str] = scrubber.about.get("sides", {})
+        for path, eraser in scrubber.erasers.items():
+            side = self.sides.get(path, "concept")
+            if eraser.needs_labels and side not in concepts:
+                raise ConceptError(f"an oracle scrubber needs labels: attached(model, {side}=labels of the batch)")
+        self.draw = first_draw - 1  # number of the forward pass, for the random control
+        self.drawn = {path: eraser.drawn(0) is not eraser for path, eraser in self.placed.items()}
+        self.forwards = self.fired = 0
+        self._labels: dict[str, BatchLabels] = {}
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        visits = Visits()
+        repeated = {path: within for path, (_, within) in self.about.get("repeated", {}).items()}
+        ours = {address(path).path for path in self.placed}
+        with ExitStack() as stack:
+            stack.callback(self.model.register_forward_pre_hook(self._begin).remove)
+            stack.callback(self.model.register_forward_hook(self._end).remove)
+            for within in dict.fromkeys(repeated[path] for path in ours if path in repeated):
+                inside = [path for path in ours if repeated.get(path) == within]
+                module = self.model.get_submodule(within)
+                stack.callback(
+                    module.register_forward_pre_hook(lambda *_, inside=inside: visits.reset(inside)).remove  # type: ignore[misc]
+                )
+            stack.enter_context(hooked(self.model, self.placed, self._visit, visits, ours - set(repeated)))
+            yield
+
+    def check(self) -> None:
+        """
+        Raises:
+            ExciseError: the model ran, and no eraser with it.
+        """
+        if self.forwards and not self.fired and self.placed:
+            raise ExciseError(
+                f"the model ran {self.forwards} times while the scrubber was attached, and not one of its {len(self.placed)} hooks "
+                f"was called: what came out is the clean model's. Was it compiled, traced or exported before? Pass the plain "
+                f"model, or put the erasers into its weights with scrubber.fold(model)",
+                code="no-hook",
+            )
+
+    def _begin(self, *_: Any) -> None:
+        self.draw += 1
+
+    def _end(self, *_: Any) -> None:
+        self.forwards += 1
+
+    def _visit(self, path: str, x: torch.Tensor) -> torch.Tensor:
+        self.fired += 1
+        eraser = self.placed[path]
+        if self.drawn[path]:
+            eraser = eraser.drawn(max(self.draw, 0))
+        return apply_eraser(eraser, path, x, self._labels_at(path, x) if eraser.needs_labels else None)
+
+    def _labels_at(self, path: str, x: torch.Tensor) -> Labels:
+        side = self.sides.get(path, "concept")
+        concept = self.concepts[side]
+        shape = tuple(concept.shape) if hasattr(concept, "shape") else (len(concept),)
+        rows = x.shape[:-1].numel() // shape[0]
+        if side not in self._labels:
+            self._labels[side] = BatchLabels(concept, shape[0])
+        return self._labels[side].at(rows, self.about.get("extra"))
+
+
+@contextmanager
+def _saving_warns(*models: Any) -> Iterator[None]:
+    """While it lasts, `save_pretrained` says that it writes the clean model."""
+    with ExitStack() as stack:
+        for model in dict.fromkeys(models):
+            own = getattr(model, "save_pretrained", None)
+            if own is None or "save_pretrained" in model.__dict__:
+                continue  # not such a model, or attached already
+
+            def save(*args: Any, own: Any = own, **kwargs: Any) -> Any:
+                warn(
+                    "save_pretrained while a scrubber is attached writes the clean model: hooks are not saved. Use "
+                    "scrubber.fold(model) for a model that has the erasers in its weights, or scrubber.save(folder)",
+                    code="saves-clean",
+                )
+                return own(*args, **kwargs)
+
+            model.__dict__["save_pretrained"] = save
+            stack.callback(model.__dict__.pop, "save_pretrained", None)
+        yield
 
 
 def apply_eraser(eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
 from excise.erasers.random import RandomEraser
 from excise.errors import ExciseError, InputError
@@ -17,7 +18,7 @@ from excise.methods.leace import leace
 from excise.methods.table import Method
 from excise.moments.moments import Moments
 from excise.numerics.arrays import host, namespace
-from excise.scrubbing.batches import Data, Labels
+from excise.scrubbing.labels import Labels
 
 __all__ = ["SiteFit"]
 
@@ -27,9 +28,9 @@ ROWS_PER_FEATURE = 8  # that are held back: 8 d x d numbers of the model's dtype
 class SiteFit:
     """What is gathered at a site: moments, or the rows themselves for the methods that train on them."""
 
-    def __init__(self, path: str, found: Method, data: Data) -> None:
-        self.path, self.data, self.found = path, data, found
-        self.moments = Moments(concept=data.concept, track_xx=not found.redrawn)
+    def __init__(self, path: str, found: Method, concept: Concept) -> None:
+        self.path, self.concept, self.found = path, concept, found
+        self.moments = Moments(concept=concept, track_xx=not found.redrawn)
         self.rows: list[torch.Tensor] = []  # not yet in the moments
         self.labels: list[Any] = []
 
@@ -86,7 +87,7 @@ class SiteFit:
             X, z = np.concatenate([host(rows) for rows in self.rows]), np.concatenate(self.labels)
             eraser = fit(X, z, method, kind="categorical" if z.ndim == 1 else "continuous", **options)
             before = eraser.info.get("canonical_before")
-            return eraser, _figures(eraser, before, Moments(concept=self.data.concept).update(X, z))
+            return eraser, _figures(eraser, before, Moments(concept=self.concept).update(X, z))
         eraser = fit_moments(self.moments, method, **options)
         canonical = eraser.info.get("canonical_correlations")
         if canonical is None or eraser.info.get("shrinkage_intensity"):
