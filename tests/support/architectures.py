@@ -1,8 +1,15 @@
-"""Tiny random models of many architectures, with the sites that a person would name by reading their code."""
+"""Tiny random models of many architectures, with the sites that a person would name by reading their code.
+
+To add a family, add a line to FAMILIES: the name of its configuration in Transformers, its sites ("{}" stands for the
+number of the layer), and whatever must differ from TINY.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,105 +19,143 @@ import torch
 import transformers as t
 
 LAYERS, WIDTH, VOCABULARY = 2, 16, 48
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-PLAIN = {
+# What a configuration is made of; each takes the entries that it knows.
+TINY: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "emb_dim"), WIDTH),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), LAYERS),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "d_ff", "hidden_dim", "n_inner"), 24),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "dim_ff"), 24),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions"), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 12),
+    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state"), 8),
+    **dict.fromkeys(("chunk_size", "mamba_chunk_size"), 8),
     "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    **SPECIAL,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "d_kv": 8,
+    "sliding_window": 8,
+    "type_vocab_size": 2,
+    "num_experts_per_tok": 2,
+    "decoder_start_token_id": 1,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rotary_dim": 4,
+    "image_size": 12,
+    "patch_size": 4,
 }
-GROUPED = {**PLAIN, "num_attention_heads": 4, "num_key_value_heads": 2}
-OPT = {k: v for k, v in PLAIN.items() if k != "intermediate_size"} | {"ffn_dim": 24}
-FALCON = {**OPT, "num_attention_heads": 4, "ffn_hidden_size": 24}
 
 
-def _each(pattern: str, *names: str) -> list[str]:
-    return [pattern.format(layer) + "." + name for layer in range(LAYERS) for name in names]
+@dataclass(frozen=True)
+class Family:
+    """A line of the table."""
+
+    name: str  # of the configuration in Transformers, and what is special about this one
+    sites: tuple[str, ...]
+    head: str = "AutoModelForCausalLM"  # the class of the model
+    dtype: str = "float64"
+    extra: str | None = None  # where there are more vectors than labels: "front" or "back"
+    chained: bool = True
+    warns: str | None = None
+    missed: tuple[str, ...] = ()  # readers that no site covers
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """The sites of all layers."""
+        out = []
+        for site in self.sites:
+            out += [site.replace("{}", str(layer)) for layer in range(LAYERS)] if "{}" in site else [site]
+        return out
+
+    def config(self) -> Any:
+        kind = t.CONFIG_MAPPING[self.name.split()[0]]
+        known = {*inspect.signature(kind.__init__).parameters, *getattr(kind, "__dataclass_fields__", ())}
+        settings = {key: value for key, value in TINY.items() if key in known}
+        return kind(**{**settings, **self.settings})
 
 
-def _bert(prefix: str) -> list[str]:
+def family(name: str, *sites: str, head: str = "AutoModelForCausalLM", **more: Any) -> Family:
+    own = {key: more.pop(key) for key in ("dtype", "extra", "chained", "warns", "missed") if key in more}
+    return Family(name, sites, head, **own, settings=more)
+
+
+def each(pattern: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{pattern}.{name}" for name in names)
+
+
+def post_norm(prefix: str) -> tuple[str, ...]:
     names = ("attention.output.LayerNorm", "output.LayerNorm")
-    return [f"{prefix}.embeddings.LayerNorm", *_each(prefix + ".encoder.layer.{}", *names)]
+    return (f"{prefix}.embeddings.LayerNorm", *each(prefix + ".encoder.layer.{}", *names))
 
 
-LLAMA = _each("model.layers.{}", "input_layernorm", "post_attention_layernorm")
-GEMMA = _each("model.layers.{}", "input_layernorm", "pre_feedforward_layernorm")
-NEOX = _each("gpt_neox.layers.{}", "input_layernorm", "post_attention_layernorm")
-BLOOM = _each("transformer.h.{}", "input_layernorm", "post_attention_layernorm")
+MASKED = {"head": "AutoModelForMaskedLM"}
+LLAMA = each("model.layers.{}", "input_layernorm", "post_attention_layernorm")
+GEMMA = each("model.layers.{}", "input_layernorm", "pre_feedforward_layernorm")
+NEOX = each("gpt_neox.layers.{}", "input_layernorm", "post_attention_layernorm")
+BLOOM = each("transformer.h.{}", "input_layernorm", "post_attention_layernorm")
+GPT2 = each("transformer.h.{}", "ln_1", "ln_2")
+OPT = each("model.decoder.layers.{}", "self_attn_layer_norm", "final_layer_norm")
+FALCON = {"num_attention_heads": 4, "head_dim": None}
 
-# name: (configuration, sites)
-TABLE: dict[str, tuple[Any, list[str]]] = {
-    "gpt_neox": (lambda: t.GPTNeoXConfig(**PLAIN), NEOX),
-    "gpt_neox sequential": (lambda: t.GPTNeoXConfig(**PLAIN, use_parallel_residual=False), NEOX),
-    "llama": (lambda: t.LlamaConfig(**GROUPED), LLAMA),
-    "mistral": (lambda: t.MistralConfig(**GROUPED, sliding_window=8), LLAMA),
-    "qwen2": (lambda: t.Qwen2Config(**GROUPED), LLAMA),
-    "qwen3": (lambda: t.Qwen3Config(**GROUPED, head_dim=8), LLAMA),
+FAMILIES: list[Family] = [
+    family("gpt_neox", *NEOX),
+    family("gpt_neox sequential", *NEOX, use_parallel_residual=False),
+    family("llama", *LLAMA),
+    family("mistral", *LLAMA),
+    family("qwen2", *LLAMA),
+    family("qwen3", *LLAMA),
     # A window of nothing but padding would be NaN in float64 (the mask overflows the float32 softmax): 12 > T / 2.
-    "gemma2": (lambda: t.Gemma2Config(**GROUPED, head_dim=8, sliding_window=12), GEMMA),
-    "gemma3": (
-        lambda: t.Gemma3TextConfig(
-            **GROUPED, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
-        ),
-        GEMMA,
+    family("gemma2", *GEMMA, sliding_window=12),
+    family("gemma3_text", *GEMMA, layer_types=["sliding_attention", "full_attention"]),
+    family("phi3", *LLAMA),
+    family("opt", *OPT),
+    family("opt post-norm", "model.decoder.layers.0.self_attn:in", *OPT, do_layer_norm_before=False, word_embed_proj_dim=8),
+    family("gpt2", *GPT2),
+    family("bloom", *BLOOM),
+    family("falcon", "transformer.h.{}.input_layernorm"),
+    family("falcon grouped", *each("transformer.h.{}", "ln_attn", "ln_mlp"), new_decoder_architecture=True, num_kv_heads=2),
+    family("falcon sequential", *BLOOM, parallel_attn=False, alibi=True),
+    family("olmo2", *each("model.layers.{}", "self_attn:in", "mlp:in")),
+    family("bert", *post_norm("bert"), **MASKED),
+    family("roberta", *post_norm("roberta"), **MASKED),
+    family(
+        "distilbert",
+        "distilbert.embeddings.LayerNorm",
+        *each("distilbert.transformer.layer.{}", "sa_layer_norm", "output_layer_norm"),
+        **MASKED,
     ),
-    "phi3": (lambda: t.Phi3Config(**GROUPED), LLAMA),
-    "opt": (lambda: t.OPTConfig(**OPT), _each("model.decoder.layers.{}", "self_attn_layer_norm", "final_layer_norm")),
-    "opt post-norm": (
-        lambda: t.OPTConfig(**OPT, do_layer_norm_before=False, word_embed_proj_dim=8),
-        [
-            "model.decoder.layers.0.self_attn:in",
-            *_each("model.decoder.layers.{}", "self_attn_layer_norm", "final_layer_norm"),
-        ],
+    family(
+        "modernbert",
+        *("model.embeddings.norm", "model.layers.1.attn_norm", "model.layers.{}.mlp_norm"),
+        local_attention=8,
+        cls_token_id=1,
+        sep_token_id=2,
+        **MASKED,
     ),
-    "gpt2": (
-        lambda: t.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=2, n_positions=64, **SPECIAL),
-        _each("transformer.h.{}", "ln_1", "ln_2"),
-    ),
-    "bloom": (
-        lambda: t.BloomConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=LAYERS, n_head=2, **SPECIAL),
-        BLOOM,
-    ),
-    "falcon": (lambda: t.FalconConfig(**FALCON), _each("transformer.h.{}", "input_layernorm")),
-    "falcon grouped": (
-        lambda: t.FalconConfig(**FALCON, new_decoder_architecture=True, num_kv_heads=2),
-        _each("transformer.h.{}", "ln_attn", "ln_mlp"),
-    ),
-    "falcon sequential": (lambda: t.FalconConfig(**FALCON, parallel_attn=False, alibi=True), BLOOM),
-    "olmo2": (lambda: t.Olmo2Config(**GROUPED), _each("model.layers.{}", "self_attn:in", "mlp:in")),
-    "bert": (lambda: t.BertConfig(**PLAIN), _bert("bert")),
-    "roberta": (lambda: t.RobertaConfig(**PLAIN), _bert("roberta")),
-    "distilbert": (
-        lambda: t.DistilBertConfig(
-            vocab_size=VOCABULARY, dim=WIDTH, n_layers=LAYERS, n_heads=2, hidden_dim=24, max_position_embeddings=64
-        ),
-        [
-            "distilbert.embeddings.LayerNorm",
-            *_each("distilbert.transformer.layer.{}", "sa_layer_norm", "output_layer_norm"),
-        ],
-    ),
-    "modernbert": (
-        lambda: t.ModernBertConfig(**PLAIN, local_attention=8, cls_token_id=1, sep_token_id=2),
-        [
-            "model.embeddings.norm",
-            "model.layers.0.mlp_norm",
-            "model.layers.1.attn_norm",
-            "model.layers.1.mlp_norm",
-        ],
-    ),
-}
-ENCODERS = ("bert", "roberta", "distilbert", "modernbert")
+]
+TABLE = {found.name: found for found in FAMILIES}
+QUICK = [found.name for found in FAMILIES[:21]]
+
+
+@cache
+def _config(name: str) -> Any:
+    return TABLE[name].config()
 
 
 def build(name: str, seed: int = 0) -> Any:
-    """A model in float64 and evaluation mode, with weights large enough that its layers do something."""
+    """A model in evaluation mode, with weights large enough that its layers do something."""
+    found = TABLE["gemma3_text" if name == "gemma3" else name]
     torch.manual_seed(seed)
-    config = TABLE[name][0]()
-    kind = t.AutoModelForMaskedLM if name in ENCODERS else t.AutoModelForCausalLM
-    model = kind.from_config(config).double().eval()
+    head = getattr(t, found.head)
+    config = found.config()
+    config._experts_implementation = "eager"  # the others have no float64
+    model = head.from_config(config) if found.head.startswith("AutoModel") else head(config)
+    model = model.to(getattr(torch, found.dtype)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter + 0.3 * torch.randn_like(parameter) * (0.5 if parameter.ndim < 2 else 1.0))

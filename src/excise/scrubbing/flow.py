@@ -29,12 +29,13 @@ COPIES = {
 LINEAR = {
     *("t", "transpose", "permute", "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow"),
     *("index", "index_select", "gather", "repeat", "unfold", "as_strided", "constant_pad_nd", "roll", "flip", "neg"),
-    *("add", "sub", "rsub", "cat", "stack", "where", "masked_fill", "index_put", "index_add", "scatter", "scatter_add"),
+    *("cat", "stack", "where", "masked_fill", "index_put", "index_add", "scatter", "scatter_add"),
     *("copy_", "slice_scatter", "select_scatter", "lerp", "take_along_dim", "native_dropout", "squeeze_", "unsqueeze_"),
-    *("add_", "sub_", "masked_fill_", "index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_", "swapaxes"),
+    *("masked_fill_", "index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_", "swapaxes"),
     *("movedim", "repeat_interleave", "tile", "masked_scatter", "masked_select", "diagonal", "tril", "triu", "pad"),
     *("reflection_pad1d", "replication_pad1d", "fill_", "index_copy", "_pin_memory", "split_copy", "unbind_copy"),
 }
+SUMS = {"add", "add_", "sub", "sub_", "rsub"}
 PRODUCTS = {"mul", "mul_", "div", "div_"}  # linear in one factor where the other is constant
 MATRIX = {
     *("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "addmv", "addbmm", "_grouped_mm", "_scaled_mm"),
@@ -55,7 +56,7 @@ class Value:
     number: int
     how: How
     parents: tuple[Value, ...] = ()
-    name: str | None = None  # of an input of the model
+    inputs: frozenset[str] = frozenset()  # names of the inputs of the model that it depends on
 
     @property
     def origin(self) -> Value:
@@ -78,11 +79,6 @@ class Value:
                 new = [parent for parent in value.parents if parent.number >= since and parent not in seen]
                 seen.update(new)
                 waiting += new
-
-    @property
-    def inputs(self) -> set[str]:
-        """Names of the inputs of the model that it depends on."""
-        return {value.name for value in self.ancestors(lambda _: True) if value.name is not None}
 
     def reaches(self, target: Value, through: Callable[[Value], bool]) -> bool:
         """Whether `target` is among the ancestors, on a path of values that `through` lets pass."""
@@ -117,7 +113,7 @@ class Flow:
         """Declare an input: tokens, pixels, samples."""
         if isinstance(tensor, torch.Tensor):
             self._number += 1
-            self._put(tensor, Value(self._number, "given", (), name))
+            self._put(tensor, Value(self._number, "given", (), frozenset([name])))
 
     def value(self, tensor: Any) -> Value | None:
         """How a tensor was made; None for what does not depend on the input."""
@@ -179,11 +175,14 @@ class Flow:
         floating = [(x, v) for x, v in zip(given, values, strict=True) if x.is_floating_point() or x.is_complex()]
         moving = [v for _, v in floating if v is not None]
         weights = [x for x, v in zip(given, values, strict=True) if v is None and x.ndim >= 2 and self._is_weight(x)]
+        if name in SUMS or name in PRODUCTS:
+            # What differs from token to token tells something of the token, as positions do.
+            if any(v is None and _differs_by_row(x) for x, v in floating):
+                return "other"
+            divided = name.startswith("div") and values[0] is None
+            return "linear" if name in SUMS or (len(moving) == 1 and not divided) else "other"
         if name in COPIES or name in LINEAR:
             return "linear"
-        if name in PRODUCTS:
-            divided = name.startswith("div") and values[0] is None
-            return "linear" if len(moving) == 1 and not divided else "other"
         if name in MATRIX:
             if not weights:
                 return "other"
@@ -210,7 +209,8 @@ class Flow:
 
     def _new(self, how: How, parents: tuple[Value, ...]) -> Value:
         self._number += 1
-        return Value(self._number, how, parents)
+        inputs = parents[0].inputs if len(parents) == 1 else frozenset[str]().union(*(p.inputs for p in parents))
+        return Value(self._number, how, parents, inputs)
 
     def _put(self, tensor: torch.Tensor, value: Value) -> None:
         self._values[id(tensor)] = (weakref.ref(tensor), value)
@@ -228,6 +228,14 @@ class Watch(TorchDispatchMode):
         namespace, _, rest = str(func).partition(".")
         self.flow.record(rest.partition(".")[0], namespace, args, kwargs or {}, out)
         return out
+
+
+def _differs_by_row(x: torch.Tensor) -> bool:
+    """Whether a constant has rows, along its last dimension, that are not all the same."""
+    if x.ndim < 2 or x.numel() <= x.shape[-1]:
+        return False
+    rows = x.reshape(-1, x.shape[-1])
+    return bool((rows != rows[:1]).any())
 
 
 def _memory(x: torch.Tensor) -> int:
