@@ -105,6 +105,8 @@ def activations(
     out = []
     for x, batch in zip(rows, batches, strict=True):
         B, T = batch[name].shape
+        if x.ndim == 3 and x.shape[:2] == (T, B) and T != B:
+            x = x.transpose(1, 0, 2)  # time first
         x = x.reshape(B, -1, x.shape[-1])
         if extra is not None and x.shape[1] > T:
             x = x[:, -T:] if extra == "front" else x[:, :T]

@@ -205,6 +205,7 @@ class Look:
             yield
 
     def _add(self, target: Target, x: torch.Tensor, own: BatchLabels, columns: dict[Any, torch.Tensor]) -> None:
+        x = x.transpose(0, 1) if target.time_first else x
         rows = x.shape[:-1].numel() // own.examples
         try:
             found = own.at(rows, self.extra)

@@ -59,6 +59,8 @@ class Layout:
     skipped: tuple[Mapping[str, int], ...] = ()  # by block: calls of repeated modules inside it
     moments: Mapping[str, int] = field(default_factory=dict)  # by site: its place in the order of all events of a pass
     block_of: Mapping[str, int] = field(default_factory=dict)  # by site: the block that it is in, if it is in one
+    inside: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by module of `Group.finished`: sites in its call
+    time_first: frozenset[str] = frozenset()  # sites with vectors in the order (T, B), not (B, T)
     targets: tuple[Target, ...] = ()  # what the matrices of the model receive
     inputs: Mapping[str, Any] = field(default_factory=dict)  # the traced sample
 
@@ -112,9 +114,18 @@ def lay_out(
         skipped=tuple(_calls_inside(seen, block, repeated) for block in blocks),
         moments={path: _moment(seen, path) for path in ordered},
         block_of={path: numbers[block] for path in ordered for block in blocks if _is_in(seen, block, path)},
+        inside={
+            name: frozenset(path for path in ordered if _is_in(seen, call, path))
+            for group in groups
+            for found in group.finished
+            for name in found
+            if (call := seen.at(address(name))) is not None
+        },
+        time_first=frozenset(path for path in ordered if sides.time_first(path, _call(seen, path))),
         targets=readers.targets(
             ordered,
             lambda site, call: sides.of(call.hidden) if sides.labelled(site, call) else None,
+            sides.time_first,
         ),
         inputs=inputs,
     )
@@ -146,9 +157,16 @@ def _finished(seen: Trace, block: Call, level: tuple[str, ...]) -> tuple[str, ..
     return tuple(out)
 
 
-def _value(seen: Trace, path: str) -> Any:
+def _call(seen: Trace, path: str) -> Call:
     call = seen.at(address(path))
-    return None if call is None else call.hidden if address(path).inside else call.output
+    if call is None:
+        raise ExciseError(f"{path} does not run in a forward pass")
+    return call
+
+
+def _value(seen: Trace, path: str) -> Any:
+    call = _call(seen, path)
+    return call.hidden if address(path).inside else call.output
 
 
 def _follows(a: Call, b: Call) -> bool:
@@ -162,11 +180,8 @@ def _in_turn(stacks: list[list[Call]]) -> bool:
 
 
 def _moment(seen: Trace, path: str) -> int:
-    site = address(path)
-    call = seen.at(site)
-    if call is None:
-        raise ExciseError(f"{path} does not run in a forward pass")
-    return call.began if site.inside else call.ended
+    call = _call(seen, path)
+    return call.began if address(path).inside else call.ended
 
 
 def _block_of(seen: Trace, blocks: list[Call], path: str) -> int:

@@ -158,6 +158,7 @@ def _start(
         "blocks": len(layout.blocks),
         "sides": {path: side for path, side in layout.sides.items() if side != "concept"},
         "extra": layout.extra,
+        "time_first": sorted(layout.time_first),
         "repeated": {path: [found.times, found.within] for path, found in layout.repeated.items()},
         "seconds": {"passes": 0.0, "solves": 0.0},
     }

@@ -64,7 +64,7 @@ class Passes:
             def visit(path: str, x: torch.Tensor, labels: Any = labels, missing: set[str] = missing) -> Any:
                 if path not in waiting:
                     return self._erase(erasers[path], path, x, labels)
-                add(path, x, self._labels(path, x, labels))
+                add(path, self._batch_first(path, x), self._labels(path, x, labels))
                 missing.discard(path)
                 if not missing and not keep:
                     raise Stop
@@ -155,7 +155,12 @@ class Passes:
         return own.at(x.shape[:-1].numel() // own.examples, self.layout.extra)
 
     def _erase(self, eraser: Eraser, path: str, x: torch.Tensor, labels: dict[str, BatchLabels]) -> torch.Tensor:
-        return apply_eraser(eraser, path, x, self._labels(path, x, labels) if eraser.needs_labels else None)
+        known = self._labels(path, x, labels) if eraser.needs_labels else None
+        return apply_eraser(eraser, path, x, known, path in self.layout.time_first)
+
+    def _batch_first(self, path: str, x: torch.Tensor) -> torch.Tensor:
+        """Vectors in the order of the labels, (B, T)."""
+        return x.transpose(0, 1) if path in self.layout.time_first else x
 
     def _erase_tail(self, path: str, erasers: dict[str, Eraser]) -> None:
         """The output of the last block was kept when its last site was looked at: now that site's eraser is known."""
@@ -177,7 +182,7 @@ class Passes:
         }
 
     def _is_done(self, path: str) -> bool:
-        return any(path == name or path.startswith((name + ".", name + ":")) for name in self._done)
+        return any(path in self.layout.inside[name] for name in self._done)
 
     def _device(self, path: str) -> torch.device:
         return next((p.device for p in module_of(self.model, path).parameters()), torch.device("cpu"))

@@ -40,6 +40,7 @@ class Target:
     status: Literal["erased", "missed", "inside", "outside"]
     site: str | None  # where it is erased, or would be
     side: str | None  # its labels; None: it cannot be looked at
+    time_first: bool  # its vectors come in the order (T, B)
 
 
 class Readers:
@@ -59,44 +60,66 @@ class Readers:
                 out.append(self._reader(call, read, block))
         return out
 
-    def targets(self, sites: Iterable[str], side_of: Callable[[str, Call], str | None]) -> tuple[Target, ...]:
+    def targets(
+        self,
+        sites: Iterable[str],
+        side_of: Callable[[str, Call], str | None],
+        time_first: Callable[[str, Call], bool],
+    ) -> tuple[Target, ...]:
         """What is to be looked at when these sites are erased.
 
-        `side_of` tells the labels of the input of a call, or None if there is no vector per label.
+        `side_of` tells the labels of the input of a call, or None if there is no vector per label; `time_first` whether its
+        vectors come in the order (T, B).
         """
-        places: dict[Value, list[tuple[str, Call | None]]] = {}
-        for name in sites:
-            call = self.seen.at(address(name))
-            value = None if call is None else call.hidden if address(name).inside else call.output
-            if value is not None:  # what is erased on its way into a module is erased for that module alone
-                places.setdefault(value.origin, []).append((name, call if address(name).inside else None))
+        places = self._places(sites)
         out: dict[tuple[str, int], Target] = {}
         for reader in self.all:
             call, hidden = reader.call, reader.call.hidden
             seen = hidden is not None and self._only_from(reader.read.value, hidden)
-            covering = self._covered_by(reader, places)
+            covering = self._covered_by(reader.read.value, call, places)
             status: Any = "erased" if covering else "missed" if reader.first else "inside" if reader.block else "outside"
             key = hidden.origin.number if seen and hidden is not None else -reader.read.result.number
-            side = side_of(call.address + ":in", call) if seen else None
-            site = covering or reader.site or (call.address + ":in" if seen and reader.first else None)
-            target = Target(call.address, call.address + ":in", key, call.began, status, site, side)
+            place = call.address + ":in"
+            side = side_of(place, call) if seen else None
+            site = covering or reader.site or (place if seen and reader.first else None)
+            target = Target(call.address, place, key, call.began, status, site, side, time_first(place, call))
             out.setdefault((target.reader, target.key), target)
         return tuple(out.values())
 
+    def is_covered(self, site: str, sites: Iterable[str]) -> bool:
+        """Whether a site holds an affine function of others, so that nothing is left to erase there."""
+        call = self.seen.at(address(site))
+        value = None if call is None else call.hidden if address(site).inside else call.output
+        if call is None or value is None:
+            return False
+        return self._covered_by(value, call, self._places(sites)) is not None
+
+    def _places(self, sites: Iterable[str]) -> dict[Value, list[tuple[str, Call | None]]]:
+        """By value: the sites that erase it; with the module for which alone, where it is erased on its way in."""
+        places: dict[Value, list[tuple[str, Call | None]]] = {}
+        for name in sites:
+            call = self.seen.at(address(name))
+            value = None if call is None else call.hidden if address(name).inside else call.output
+            if value is not None:
+                places.setdefault(value.origin, []).append((name, call if address(name).inside else None))
+        return places
+
     @staticmethod
-    def _covered_by(reader: Reader, places: Mapping[Value, list[tuple[str, Call | None]]]) -> str | None:
-        """The last site of whose erased values a reader gets a linear function, if it is one of nothing else."""
+    def _covered_by(
+        value: Value, reader: Call, places: Mapping[Value, list[tuple[str, Call | None]]]
+    ) -> str | None:
+        """The last site of whose erased values a value is an affine function, if it is one of nothing else."""
 
         def site_of(v: Value) -> str | None:
             for name, module in places.get(v.origin, ()):
-                if module is None or module is reader.call or module.contains(reader.call):
+                if module is None or module is reader or module.contains(reader):
                     return name
             return None
 
         def on_the_way(v: Value) -> bool:
-            return site_of(v) is None and _is_linear(v)
+            return site_of(v) is None and (_is_linear(v) or v.how == "matrix")
 
-        ends = [v for v in reader.read.value.ancestors(on_the_way) if not on_the_way(v)]
+        ends = [v for v in value.ancestors(on_the_way) if not on_the_way(v)]
         found = [(v.origin.number, site_of(v)) for v in ends]
         if not found or any(name is None for _, name in found):
             return None

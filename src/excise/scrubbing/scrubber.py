@@ -109,6 +109,7 @@ class Attachment:
         self.model, self.concepts, self.about = model, concepts, scrubber.about
         self.placed = {path: placed_at(e, module_of(model, path), model) for path, e in scrubber.erasers.items()}
         self.sides: dict[str, str] = scrubber.about.get("sides", {})
+        self.time_first = frozenset(scrubber.about.get("time_first", ()))
         for path, eraser in scrubber.erasers.items():
             side = self.sides.get(path, "concept")
             if eraser.needs_labels and side not in concepts:
@@ -159,7 +160,9 @@ class Attachment:
         eraser = self.placed[path]
         if self.drawn[path]:
             eraser = eraser.drawn(max(self.draw, 0))
-        return apply_eraser(eraser, path, x, self._labels_at(path, x) if eraser.needs_labels else None)
+        if not eraser.needs_labels:
+            return apply_eraser(eraser, path, x, None)
+        return apply_eraser(eraser, path, x, self._labels_at(path, x), path in self.time_first)
 
     def _labels_at(self, path: str, x: torch.Tensor) -> Labels:
         side = self.sides.get(path, "concept")
@@ -193,23 +196,29 @@ def _saving_warns(*models: Any) -> Iterator[None]:
         yield
 
 
-def apply_eraser(eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None) -> torch.Tensor:
+def apply_eraser(
+    eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None, time_first: bool = False
+) -> torch.Tensor:
     """What a site becomes; the one way for fitting and application.
 
-    Rows that are not finite stay as they are: attention makes them where a whole window is padding.
+    Rows that are not finite stay as they are: attention makes them where a whole window is padding. `time_first`: the
+    vectors come in the order (T, B), the labels in the order (B, T).
 
     Raises:
         InputError: the edit leaves the range of the dtype; the message names the site.
     """
-    rows = x.reshape(-1, x.shape[-1])
     if eraser.needs_labels:
         assert labels is not None
+        ordered = x.transpose(0, 1) if time_first else x
         keep = torch.from_numpy(labels.keep).to(x.device)
-        return _some(rows, keep, lambda part: eraser(part, labels.values)).reshape(x.shape)
+        rows = ordered.reshape(-1, x.shape[-1])
+        edited = _some(rows, keep, lambda part: eraser(part, labels.values)).reshape(ordered.shape)
+        return edited.transpose(0, 1) if time_first else edited
     try:
         erased: torch.Tensor = eraser(x)
         return erased
     except InputError as error:
+        rows = x.reshape(-1, x.shape[-1])
         finite = rows.isfinite().all(dim=1)
         if bool(finite.all()):
             raise InputError(f"at {path}: {error}") from None

@@ -58,6 +58,9 @@ class Sides:
             "decoder_concept": None if decoder is None else int(decoder.shape[1]),
         }
         self.is_text = text is not None
+        entries = list(entries)
+        # Rows of (T, B) without their shape would be taken for rows of (B, T).
+        self.flat_is_time_first = any(self.time_first(entry.address + ":in", entry) for entry in entries)
         # Vectors per example that labels can be matched with: one per label, or those that enter a stack of blocks.
         entering = {self.rows(entry.address + ":in", entry) for entry in entries if self.of(entry.hidden) == "concept"}
         self.entering = entering - {None}
@@ -84,8 +87,15 @@ class Sides:
             return None
         known = self.lengths[self.of(_value(site, call)) or "concept"]
         rows = int(np.prod(shape[:-1]))
-        regular = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
-        return rows if rows == known or regular else None
+        if len(shape) == 2:
+            return None if self.flat_is_time_first else rows
+        regular = len(shape) == 3 and 1 in shape[:2]
+        return rows if regular or (rows == known and shape[0] == 1) else None
+
+    def time_first(self, site: str, call: Call) -> bool:
+        """Whether the vectors of a site come in the order (T, B)."""
+        shape = call.shape_in if address(site).inside else call.shape_out
+        return shape is not None and len(shape) == 3 and shape[0] > 1 and shape[1] == 1
 
     def _fits(self, side: str, rows: int) -> bool:
         length = self.lengths[side]

@@ -129,11 +129,15 @@ def _read_by_sublayers(
     for reader in readers.all:
         if reader.site is not None and reader.block in blocks and sides.labelled(reader.site, _at(seen, reader.site)):
             found[reader.site] = None
+    chosen: list[str] = []
+    for path in sorted(found, key=lambda path: _at(seen, path).began if address(path).inside else _at(seen, path).ended):
+        if not readers.is_covered(path, chosen):  # "norms" without a norm may hold a sum of what is erased already
+            chosen.append(path)
     for stack in stacks:
-        if not any(_is_in(seen, stack, path) for path in found):
+        if not any(_is_in(seen, stack, path) for path in chosen):
             raise _refuse(model, f"cannot tell what the attention and the MLP of {stack[0].path} read")
-        found |= dict.fromkeys(_sisters(seen, stack, list(found)))
-    return list(found)
+        chosen = list(dict.fromkeys([*chosen, *_sisters(seen, stack, chosen)]))
+    return chosen
 
 
 def _is_in(seen: Trace, stack: list[Call], path: str) -> bool:
