@@ -176,3 +176,36 @@ def batches(number: int = 3, B: int = 5, T: int = 20, classes: int = 3, seed: in
         z[rng.random((B, T)) < 0.1] = -100
         out.append({k: torch.from_numpy(v) for k, v in (("input_ids", ids), ("attention_mask", mask), ("concept", z))})
     return out
+
+
+def batches_for(model: Any, number: int = 5, B: int = 6, seed: int = 0) -> list[dict[str, Any]]:
+    """Batches of what a model takes, with labels for all its tokens, patches or frames."""
+    takes = inspect.signature(model.forward).parameters
+    kind = model.main_input_name if model.main_input_name in takes else "input_ids"
+    if kind == "input_ids":
+        out = batches(number, B, seed=seed)
+    else:
+        out = [_signal(model, kind, B, np.random.default_rng([seed, i])) for i in range(number)]
+    if "decoder_input_ids" in takes:
+        for batch, more in zip(out, batches(number, B, T=14, classes=4, seed=seed + 1), strict=True):
+            batch |= {f"decoder_{name}": value for name, value in more.items()}
+    return [{name: value for name, value in batch.items() if name in takes or "concept" in name} for batch in out]
+
+
+def _signal(model: Any, kind: str, B: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Images of patches, or clips of frames, of three classes that differ in their mean."""
+    if kind == "pixel_values":
+        side, patch = TINY["image_size"] // TINY["patch_size"], TINY["patch_size"]
+        z = rng.integers(0, 3, (B, side * side))
+        pixels = rng.standard_normal((B, 3, side, patch, side, patch)) + z.reshape(B, 1, side, 1, side, 1)
+        return {kind: torch.from_numpy(pixels.reshape(B, 3, side * patch, side * patch)), "concept": torch.from_numpy(z)}
+    if kind == "input_features":
+        bins, frames = model.config.num_mel_bins, 2 * model.config.max_source_positions
+        z = rng.integers(0, 3, (B, frames // 2))
+        features = rng.standard_normal((B, bins, frames)) + np.repeat(z, 2, axis=1)[:, None, :]
+        return {kind: torch.from_numpy(features), "concept": torch.from_numpy(z)}
+    samples = 320
+    frames = int(model._get_feat_extract_output_lengths(samples))
+    z = rng.integers(0, 3, (B, frames))
+    wave = rng.standard_normal((B, samples)) * (1 + np.repeat(z, -(-samples // frames), axis=1)[:, :samples])
+    return {kind: torch.from_numpy(wave), "concept": torch.from_numpy(z)}
