@@ -12,7 +12,6 @@ from architectures import FAMILIES, QUICK, TABLE, batches_for, build
 from measure import correlation, one_hot
 
 import excise
-from excise.scrubbing.sites import find_sites
 
 EXACT = {"float64": (1e-6, 1e-8), "float32": (1e-3, 2e-2)}  # correlation left, and distance from brute force
 CASES = [
@@ -35,7 +34,7 @@ def test_as_by_brute_force(name):
         warnings.simplefilter("error")
         if family.warns:
             warnings.filterwarnings("ignore", family.warns)
-        warnings.filterwarnings("ignore", ".*few rows|.*rows for|.*unstable")
+        warnings.filterwarnings("ignore", ".*torch.jit.script")
         scrubber = excise.scrub(model, data, progress=False, shrinkage="none")
     assert all(map(torch.equal, tensors(brute_force.run(model, data[0])), before))
 
@@ -61,11 +60,3 @@ def test_as_by_brute_force(name):
     assert scrubber.coverage is not None
     assert {row.reader for row in scrubber.coverage.missed} == set(family.missed)
     assert not scrubber.coverage.leaking
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_sites_are_those_that_a_reader_of_the_code_would_name(name):
-    model = build(name)
-    layout = find_sites(model, batches_for(model)[0])
-    assert sorted(layout.paths) == sorted(TABLE[name].paths)
-    assert layout.chained == TABLE[name].chained
