@@ -14,6 +14,7 @@ from measure import correlation, one_hot
 import excise
 
 EXACT = {"float64": (1e-6, 1e-8), "float32": (1e-3, 2e-2)}  # correlation left, and distance from brute force
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 CASES = [
     pytest.param(found.name, marks=() if found.name in QUICK else pytest.mark.slow, id=found.name) for found in FAMILIES
 ]
@@ -28,13 +29,13 @@ def tensors(output):
 def test_as_by_brute_force(name):
     family = TABLE[name]
     model = build(name)
-    data = batches_for(model)
+    # Rounding errors of float32 norms tell classes apart by chance where rows are few.
+    data = batches_for(model, 5 if family.dtype == "float64" else 40)
     before = tensors(brute_force.run(model, data[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if family.warns:
             warnings.filterwarnings("ignore", family.warns)
-        warnings.filterwarnings("ignore", ".*torch.jit.script")
         scrubber = excise.scrub(model, data, progress=False, shrinkage="none")
     assert all(map(torch.equal, tensors(brute_force.run(model, data[0])), before))
 

@@ -80,3 +80,5 @@ def scrub(
         f"{method}: {batches.concept} ({len(batches.names)} labels) erased at {len(scrubber.erasers)} sites, rank "
         f"{ranks[0]}{f' to {ranks[-1]}' if len(ranks) > 1 else ''}, from {scrubber.about['labelled']:,} labelled tokens: {output}"
     )
+    if scrubber.coverage is not None:
+        typer.echo(scrubber.coverage.line)
