@@ -15,8 +15,8 @@ from transformers import AutoModel, BertConfig, GPTNeoXConfig, GPTNeoXForCausalL
 import excise
 from excise.errors import InputError
 from excise.measuring.evaluation import evaluate_each
-from excise.measuring.kinds import kind_of
 from excise.measuring.figures import ratio
+from excise.measuring.kinds import kind_of
 from excise.measuring.unigram import Unigram
 from excise.text.corpora import read_labelled
 from excise.text.tagging import tag

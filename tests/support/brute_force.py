@@ -124,8 +124,9 @@ def scrub(
         Z = one_hot(labels(batches, name))
         P, mean = leace_by_definition(activations(model, batches, site, edits, name, extra), Z)
 
-        def edit(x, P=torch.from_numpy(P), mean=torch.from_numpy(mean)):
-            return ((x.double() - mean) @ P.T + mean).to(x.dtype)
-
-        edits[site] = edit
+        edits[site] = _edit(torch.from_numpy(P), torch.from_numpy(mean))
     return edits
+
+
+def _edit(P: torch.Tensor, mean: torch.Tensor) -> Any:
+    return lambda x: ((x.double() - mean) @ P.T + mean).to(x.dtype)

@@ -21,8 +21,9 @@ from excise.measuring.evaluation import evaluate_each
 from excise.measuring.figures import Evaluation
 from excise.measuring.kinds import check_kind, kind_of
 from excise.methods.table import METHODS, check_method
+from excise.scrubbing.edits import apply_eraser
 from excise.scrubbing.loop import scrub
-from excise.scrubbing.scrubber import Scrubber, apply_eraser
+from excise.scrubbing.scrubber import Scrubber
 from excise.scrubbing.sites import find_sites
 from excise.tables import markdown, show, write_csv, write_json
 

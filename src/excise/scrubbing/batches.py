@@ -71,7 +71,9 @@ class Data:
                 )
         self.concepts = found
 
-    def _join(self, found: dict[str, Concept], name: str, number: int, batch: Mapping[str, Any], labels: Labels) -> None:
+    def _join(
+        self, found: dict[str, Concept], name: str, number: int, batch: Mapping[str, Any], labels: Labels
+    ) -> None:
         self.kept[name] = self.kept.get(name, 0) + int(labels.keep.sum())
         if not len(labels.values):
             return

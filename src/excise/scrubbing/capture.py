@@ -150,8 +150,8 @@ def hooked(
         for (path, inside), numbers in wanted.items():
             module = module_of(model, path)
             if path in once:
-                site = str(Address(path, 1, inside))
-                stack.callback(_hook(module, inside, lambda site=site: site, visit).remove)  # type: ignore[misc]
+                name = str(Address(path, 1, inside))
+                stack.callback(_hook(module, inside, lambda name=name: name, visit).remove)  # type: ignore[misc]
                 continue
 
             def site_now(path: str = path, inside: bool = inside, numbers: set[int] = numbers) -> Any:

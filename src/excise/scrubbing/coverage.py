@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from excise.concepts.concept import Concept
 from excise.errors import InputError
 from excise.numerics.arrays import host
 from excise.numerics.precision import UNIT_ROUNDOFF, rounding_share
@@ -121,24 +122,22 @@ class _Tally:
         self.sums: dict[str, Any] = {}
         self.dtype = "float64"
 
-    def add(self, x: torch.Tensor, labels: Labels, Z: torch.Tensor) -> None:
-        """x (..., d); Z (k, kept) columns of the concept."""
-        rows = x.detach().reshape(-1, x.shape[-1])
-        if not labels.keep.all():
-            rows = rows[torch.from_numpy(np.flatnonzero(labels.keep)).to(rows.device)]
+    def add(self, x: torch.Tensor, labels: Labels, concept: Concept) -> None:
+        """x (..., d)."""
+        rows = labels.kept(x.detach().reshape(-1, x.shape[-1]))
         self.dtype = str(rows.dtype).removeprefix("torch.")
         rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
         if self.shift is None:
             self.shift = rows.mean(dim=0)
         rows = rows - self.shift
-        Z = Z.to(rows.device, rows.dtype)
+        Z = labels.columns(concept, rows.device, rows.dtype)
         one = rows.new_ones(1, len(rows))
         # Products with a few rows: sums along the first dimension are several times slower.
         found = {"z": Z.sum(dim=1), "zz": (Z * Z).sum(dim=1), "xz": Z @ rows, "x": (one @ rows)[0]}
         found["xx"] = (one @ rows.square_())[0]
         for name, value in found.items():
             wide = value.double()
-            self.sums[name] = wide if name not in self.sums else _same_width(self.sums[name], wide, name) + wide
+            self.sums[name] = wide if name not in self.sums else self.sums[name] + wide
         self.n += len(rows)
 
     def left(self) -> tuple[float, bool]:
@@ -157,15 +156,6 @@ class _Tally:
         r = np.divide(cov, spread, out=np.zeros_like(cov), where=spread > 0)
         noise = np.maximum(rounding_share(eps, size, np.sqrt(var)), FLOOR)[varies]
         return float(r.max(initial=0.0)), bool((r > noise).any())
-
-
-def _same_width(old: Any, new: Any, name: str) -> Any:
-    """Sums of classes that joined later start at zero."""
-    if name == "xz" and old.shape[0] < new.shape[0]:
-        return torch.cat([old, old.new_zeros(new.shape[0] - old.shape[0], old.shape[1])])
-    if name in ("z", "zz") and old.shape[0] < new.shape[0]:
-        return torch.cat([old, old.new_zeros(new.shape[0] - old.shape[0])])
-    return old
 
 
 class Look:
@@ -188,7 +178,6 @@ class Look:
                 wanted.setdefault(target.address, target)
         by_key = {target.key: target for target in reversed(wanted.values())}  # one reader for each tensor
         wanted = {target.address: target for target in by_key.values()}
-        columns: dict[tuple[str, int], torch.Tensor] = {}
         left = set(by_key)
 
         def visit(site: str, x: torch.Tensor) -> None:
@@ -196,7 +185,7 @@ class Look:
             assert target.side is not None
             own = labels.get(target.side)
             if own is not None:
-                self._add(target, x, own, columns)
+                self._add(target, x, own)
             left.discard(target.key)
             if last and not left:
                 raise Stop
@@ -204,19 +193,16 @@ class Look:
         with hooked(model, wanted, visit, visits):
             yield
 
-    def _add(self, target: Target, x: torch.Tensor, own: BatchLabels, columns: dict[Any, torch.Tensor]) -> None:
+    def _add(self, target: Target, x: torch.Tensor, own: BatchLabels) -> None:
         x = x.transpose(0, 1) if target.time_first else x
         rows = x.shape[:-1].numel() // own.examples
         try:
             found = own.at(rows, self.extra)
         except InputError:
             return  # no vector per token
-        if not found.keep.any():
+        if not len(found.values):
             return
-        key = (str(target.side), rows)
-        if key not in columns:
-            columns[key] = torch.from_numpy(self.concepts[target.side].encode(found.values).T.copy())
-        self.tallies[target.key].add(x, found, columns[key])
+        self.tallies[target.key].add(x, found, self.concepts[str(target.side)])
         self._seen.add(target.key)
 
     def passed(self, horizon: float) -> None:

@@ -27,7 +27,19 @@ COPIES = {
 }
 # Linear in all that depends on the tokens, if the rest is constant: some of the numbers, sums, concatenations.
 LINEAR = {
-    *("t", "transpose", "permute", "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow"),
+    *(
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "narrow",
+    ),
     *("index", "index_select", "gather", "repeat", "unfold", "as_strided", "constant_pad_nd", "roll", "flip", "neg"),
     *("cat", "stack", "where", "masked_fill", "index_put", "index_add", "scatter", "scatter_add"),
     *("copy_", "slice_scatter", "select_scatter", "lerp", "take_along_dim", "native_dropout", "squeeze_", "unsqueeze_"),
@@ -216,11 +228,11 @@ class Flow:
         self._values[id(tensor)] = (weakref.ref(tensor), value)
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows every operation of a pass to a Flow."""
 
     def __init__(self, flow: Flow) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flow = flow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

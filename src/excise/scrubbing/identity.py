@@ -72,7 +72,7 @@ def _settings(model: torch.nn.Module) -> dict[str, Any]:
 def _parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters by name, those of adapters left out: a layer that an adapter wraps has its own name."""
     adapted = [f"{path}." for path, module in model.named_modules() if path and hasattr(module, "base_layer")]
-    out = {}
+    out: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         own = next((path for path in adapted if name.startswith(path)), None)
         if own is None or name.startswith(own + "base_layer."):

@@ -7,11 +7,14 @@ labels of -100 do not count.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, InputError
 from excise.numerics.arrays import host
 
@@ -21,16 +24,62 @@ IGNORED = -100
 Values = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Labels:
     """Of a batch with n = B * rows vectors."""
 
     keep: Values  # (n,) whether the vector counts
     values: Values  # (kept,) classes, or (kept, k) numbers
+    _made: dict[Any, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # on devices, for all sites of a pass
 
     @property
     def kind(self) -> Any:
         return "categorical" if self.values.ndim == 1 else "continuous"
+
+    @cached_property
+    def all_kept(self) -> bool:
+        return bool(self.keep.all())
+
+    def index(self, device: Any) -> Any:
+        """(kept,) numbers of the vectors that count, as a tensor on a device; moved there once."""
+        return self._once(("index", device), lambda: _moved(np.flatnonzero(self.keep), device))
+
+    def kept(self, rows: Any) -> Any:
+        """Those of the rows (n, d) that count, without waiting for the device. All of them are the rows themselves."""
+        return rows if self.all_kept else rows.index_select(0, self.index(rows.device))
+
+    def encoded(self, concept: Concept, device: Any) -> Encoded:
+        """The labels as codes of a concept; on a device they are moved there once."""
+
+        def make() -> Encoded:
+            found = concept.read(self.values)
+            if device.type == "cpu" or not found.has_classes:
+                return found
+            return Encoded(found.n, found.k, device_codes=_moved(found.codes, device), counts=found.counts)
+
+        encoded: Encoded = self._once(("codes", concept.k, device), make)
+        return encoded
+
+    def columns(self, concept: Concept, device: Any, dtype: Any) -> Any:
+        """(k, kept) columns of a concept, as a tensor on a device."""
+        return self._once(
+            ("columns", concept.k, device, dtype),
+            lambda: _moved(concept.read(self.values).dense().T.copy(), device).to(dtype),
+        )
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+def _moved(array: Any, device: Any) -> Any:
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class BatchLabels:

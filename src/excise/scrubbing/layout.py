@@ -23,7 +23,9 @@ __all__ = ["Group", "Layout", "Repeated", "lay_out"]
 class Group:
     """Sites that lie in one block, in levels: those of a level do not depend on each other, only on earlier levels."""
 
-    block: int  # -1: before the first block; the number of blocks: after the last. What runs between two is in the second
+    block: (
+        int  # -1: before the first block; the number of blocks: after the last. What runs between two is in the second
+    )
     levels: tuple[tuple[str, ...], ...]
     tail: str | None = None  # the site, if any, whose tensor is the output of the block itself
     finished: tuple[tuple[str, ...], ...] = ()  # by level: modules of the block that are done before its first site
@@ -53,13 +55,17 @@ class Layout:
     dtype: torch.dtype
     stacks: tuple[int, ...] = ()  # by block: number of the module list that it is in
     sides: Mapping[str, str] = field(default_factory=dict)  # by site: which labels are its own
-    rows: int | None = None  # vectors of an example that enter the blocks, where the model makes them of pixels or samples
+    rows: int | None = (
+        None  # vectors of an example that enter the blocks, where the model makes them of pixels or samples
+    )
     extra: str | None = None  # where vectors without labels stand: "front", "back", or None
     repeated: Mapping[str, Repeated] = field(default_factory=dict)  # by path: modules that run several times
     skipped: tuple[Mapping[str, int], ...] = ()  # by block: calls of repeated modules inside it
     moments: Mapping[str, int] = field(default_factory=dict)  # by site: its place in the order of all events of a pass
     block_of: Mapping[str, int] = field(default_factory=dict)  # by site: the block that it is in, if it is in one
-    inside: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by module of `Group.finished`: sites in its call
+    inside: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # by module of `Group.finished`: sites in its call
     time_first: frozenset[str] = frozenset()  # sites with vectors in the order (T, B), not (B, T)
     targets: tuple[Target, ...] = ()  # what the matrices of the model receive
     inputs: Mapping[str, Any] = field(default_factory=dict)  # the traced sample

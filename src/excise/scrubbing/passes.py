@@ -18,9 +18,9 @@ from excise.scrubbing.batches import BatchLabels, Data
 from excise.scrubbing.cache import Cache
 from excise.scrubbing.capture import Stop, Visits, first_tensor, hooked, model_inputs, module_of, run, with_first
 from excise.scrubbing.coverage import Look
+from excise.scrubbing.edits import apply_eraser, edit_of, placed_at
 from excise.scrubbing.labels import Labels
 from excise.scrubbing.layout import Group, Layout
-from excise.scrubbing.scrubber import apply_eraser, placed_at
 from excise.scrubbing.stubs import Carried, last_blocks, replaced, watched
 
 __all__ = ["Passes"]
@@ -48,6 +48,7 @@ class Passes:
         self.start = 0
         self.sublayers = carried.sublayers if cache.mode != "none" else frozenset()
         self._done: list[str] = []  # sublayers of the block `start` whose outputs are in the cache
+        self._edits: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._tail: str | None = None  # the cache holds this site's tensor before its erasure
 
     def gather(self, group: Group, number_of_level: int, erasers: dict[str, Eraser], add: Add) -> None:
@@ -155,8 +156,11 @@ class Passes:
         return own.at(x.shape[:-1].numel() // own.examples, self.layout.extra)
 
     def _erase(self, eraser: Eraser, path: str, x: torch.Tensor, labels: dict[str, BatchLabels]) -> torch.Tensor:
-        known = self._labels(path, x, labels) if eraser.needs_labels else None
-        return apply_eraser(eraser, path, x, known, path in self.layout.time_first)
+        if not eraser.needs_labels:
+            if path not in self._edits:
+                self._edits[path] = edit_of(eraser, path)
+            return self._edits[path](x)
+        return apply_eraser(eraser, path, x, self._labels(path, x, labels), path in self.layout.time_first)
 
     def _batch_first(self, path: str, x: torch.Tensor) -> torch.Tensor:
         """Vectors in the order of the labels, (B, T)."""
@@ -194,11 +198,12 @@ class Passes:
         """The model with stubs for what is in the cache, hooks at the sites, and a look at what readers receive."""
         visits, looked = Visits(), Visits()  # two sets of hooks, which count for themselves
         states = {
-            stack: once(lambda key=(number, stack), name=name: self.cache.read(key, self._device(name)))  # type: ignore[misc]
+            stack: once(lambda key=(number, stack), name=name: self.cache.read(key, self._device(name)))
             for stack, name in last_blocks(self.layout, self.start).items()
         }
         stubs: dict[str, Callable[[], Any]] = {
-            block: states[stack] for block, stack in zip(self.layout.blocks[: self.start], self.layout.stacks, strict=False)
+            block: states[stack]
+            for block, stack in zip(self.layout.blocks[: self.start], self.layout.stacks, strict=False)
         }
         for name in self._done:
             stubs[name] = lambda key=(number, name), name=name: self.cache.read(key, self._device(name))  # type: ignore[misc]

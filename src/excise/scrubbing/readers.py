@@ -77,7 +77,9 @@ class Readers:
             call, hidden = reader.call, reader.call.hidden
             seen = hidden is not None and self._only_from(reader.read.value, hidden)
             covering = self._covered_by(reader.read.value, call, places)
-            status: Any = "erased" if covering else "missed" if reader.first else "inside" if reader.block else "outside"
+            status: Any = (
+                "erased" if covering else "missed" if reader.first else "inside" if reader.block else "outside"
+            )
             key = hidden.origin.number if seen and hidden is not None else -reader.read.result.number
             place = call.address + ":in"
             side = side_of(place, call) if seen else None
@@ -105,9 +107,7 @@ class Readers:
         return places
 
     @staticmethod
-    def _covered_by(
-        value: Value, reader: Call, places: Mapping[Value, list[tuple[str, Call | None]]]
-    ) -> str | None:
+    def _covered_by(value: Value, reader: Call, places: Mapping[Value, list[tuple[str, Call | None]]]) -> str | None:
         """The last site of whose erased values a value is an affine function, if it is one of nothing else."""
 
         def site_of(v: Value) -> str | None:

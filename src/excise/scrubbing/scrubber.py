@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from excise.erasers.protocol import Eraser
-from excise.errors import ConceptError, ExciseError, FileFormatError, InputError, warn
+from excise.errors import ConceptError, ExciseError, FileFormatError, warn
 from excise.scrubbing.addresses import address
-from excise.scrubbing.capture import Visits, hooked, module_of
+from excise.scrubbing.capture import Visits, first_tensor, hooked, module_of, with_first
 from excise.scrubbing.coverage import Coverage
+from excise.scrubbing.edits import apply_eraser, edit_of, placed_at
 from excise.scrubbing.identity import check_identity
 from excise.scrubbing.labels import BatchLabels, Labels
 from excise.scrubbing.wrappers import refuse_compiled, uncompiled, unwrapped
 
-__all__ = ["Scrubber", "apply_eraser", "placed_at"]
+__all__ = ["Scrubber"]
 
 
 @dataclass(eq=False)
@@ -116,6 +117,7 @@ class Attachment:
                 raise ConceptError(f"an oracle scrubber needs labels: attached(model, {side}=labels of the batch)")
         self.draw = first_draw - 1  # number of the forward pass, for the random control
         self.drawn = {path: eraser.drawn(0) is not eraser for path, eraser in self.placed.items()}
+        self.edits = {path: edit_of(eraser, path) for path, eraser in self.placed.items()}
         self.forwards = self.fired = 0
         self._labels: dict[str, BatchLabels] = {}
 
@@ -131,10 +133,34 @@ class Attachment:
                 inside = [path for path in ours if repeated.get(path) == within]
                 module = self.model.get_submodule(within)
                 stack.callback(
-                    module.register_forward_pre_hook(lambda *_, inside=inside: visits.reset(inside)).remove  # type: ignore[misc]
+                    module.register_forward_pre_hook(lambda *_, inside=inside: visits.reset(inside)).remove
                 )
-            stack.enter_context(hooked(self.model, self.placed, self._visit, visits, ours - set(repeated)))
+            rest = []
+            for path, eraser in self.placed.items():
+                site = address(path)
+                if site.inside or site.path in repeated or eraser.needs_labels or self.drawn[path]:
+                    rest.append(path)
+                else:
+                    hook = self._short(path, self.edits[path])
+                    stack.callback(module_of(self.model, path).register_forward_hook(hook).remove)
+            stack.enter_context(hooked(self.model, rest, self._visit, visits, ours - set(repeated)))
             yield
+
+    def _short(self, path: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """A hook for the usual case, the output of a module that runs once: it is called for every generated token."""
+
+        def after(_: Any, args: Any, output: Any) -> Any:
+            self.fired += 1
+            if type(output) is torch.Tensor:
+                return edit(output)
+            x = first_tensor(output)
+            if x is None:
+                raise ExciseError(
+                    f"{path}: the output is {type(output).__name__}, no hidden states; choose another site"
+                )
+            return with_first(output, edit(x))
+
+        return after
 
     def check(self) -> None:
         """
@@ -159,9 +185,9 @@ class Attachment:
         self.fired += 1
         eraser = self.placed[path]
         if self.drawn[path]:
-            eraser = eraser.drawn(max(self.draw, 0))
+            return apply_eraser(eraser.drawn(max(self.draw, 0)), path, x, None)
         if not eraser.needs_labels:
-            return apply_eraser(eraser, path, x, None)
+            return self.edits[path](x)
         return apply_eraser(eraser, path, x, self._labels_at(path, x), path in self.time_first)
 
     def _labels_at(self, path: str, x: torch.Tensor) -> Labels:
@@ -194,47 +220,3 @@ def _saving_warns(*models: Any) -> Iterator[None]:
             model.__dict__["save_pretrained"] = save
             stack.callback(model.__dict__.pop, "save_pretrained", None)
         yield
-
-
-def apply_eraser(
-    eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None, time_first: bool = False
-) -> torch.Tensor:
-    """What a site becomes; the one way for fitting and application.
-
-    Rows that are not finite stay as they are: attention makes them where a whole window is padding. `time_first`: the
-    vectors come in the order (T, B), the labels in the order (B, T).
-
-    Raises:
-        InputError: the edit leaves the range of the dtype; the message names the site.
-    """
-    if eraser.needs_labels:
-        assert labels is not None
-        ordered = x.transpose(0, 1) if time_first else x
-        keep = torch.from_numpy(labels.keep).to(x.device)
-        rows = ordered.reshape(-1, x.shape[-1])
-        edited = _some(rows, keep, lambda part: eraser(part, labels.values)).reshape(ordered.shape)
-        return edited.transpose(0, 1) if time_first else edited
-    try:
-        erased: torch.Tensor = eraser(x)
-        return erased
-    except InputError as error:
-        rows = x.reshape(-1, x.shape[-1])
-        finite = rows.isfinite().all(dim=1)
-        if bool(finite.all()):
-            raise InputError(f"at {path}: {error}") from None
-        return _some(rows, finite, eraser).reshape(x.shape)
-
-
-def _some(rows: torch.Tensor, keep: torch.Tensor, edit: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    out = rows.clone()
-    if bool(keep.any()):
-        out[keep] = edit(rows[keep])
-    return out
-
-
-def placed_at(eraser: Eraser, module: torch.nn.Module, model: torch.nn.Module) -> Eraser:
-    """Factors on the device of the site, so that they do not travel at every call."""
-    parameter = next(module.parameters(), next(model.parameters(), None))
-    if parameter is None or parameter.device.type == "cpu":
-        return eraser
-    return eraser.to(device=parameter.device)

@@ -108,7 +108,9 @@ class Sides:
         """
         side, rows = self.of(_value(site, call)), self.rows(site, call)
         if side is None:
-            raise ExciseError(f"{site}: the batches have no labels for what it holds ({' and '.join(self.given)} are given)")
+            raise ExciseError(
+                f"{site}: the batches have no labels for what it holds ({' and '.join(self.given)} are given)"
+            )
         if rows is None or not self._fits(side, rows):
             shape = call.shape_in if address(site).inside else call.shape_out
             raise ExciseError(
@@ -168,5 +170,5 @@ def _value(site: str, call: Call) -> Value | None:
 
 def _labels_per_example(concept: Any) -> int | None:
     """T of labels (B, T) or (B, T, k); None for one label per example, or none at all."""
-    shape = np.shape(concept) if concept is not None else ()
+    shape: tuple[int, ...] = np.shape(concept) if concept is not None else ()
     return shape[1] if len(shape) >= 2 and shape[1] > 1 else None

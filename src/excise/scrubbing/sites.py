@@ -130,7 +130,9 @@ def _read_by_sublayers(
         if reader.site is not None and reader.block in blocks and sides.labelled(reader.site, _at(seen, reader.site)):
             found[reader.site] = None
     chosen: list[str] = []
-    for path in sorted(found, key=lambda path: _at(seen, path).began if address(path).inside else _at(seen, path).ended):
+    for path in sorted(
+        found, key=lambda path: _at(seen, path).began if address(path).inside else _at(seen, path).ended
+    ):
         if not readers.is_covered(path, chosen):  # "norms" without a norm may hold a sum of what is erased already
             chosen.append(path)
     for stack in stacks:
