@@ -263,7 +263,7 @@ FAMILIES += [
         *each("funnel.decoder.layers.0.attention", "q_head:in", "k_head:in", "v_head:in"),
         *each("funnel.decoder.layers.{}", "attention.layer_norm", "ffn.layer_norm"),
         missed=each("funnel.encoder.blocks.1.0", "attention.q_head", "ffn.linear_1"),  # they read pooled tokens
-        warns="(?s).*matrices of this model read",
+        warns="(?s).*matrices of this model read hidden",
         **{"block_sizes": [1, 1], "d_inner": 24, "d_head": 4, "n_head": 4},
         **MASKED,
     ),

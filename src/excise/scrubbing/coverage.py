@@ -95,7 +95,7 @@ class Coverage:
         if not self.missed:
             return None
         listed = [
-            f"  {row.reader}: " + ("no vector per token" if row.left is None else f"correlation {row.left:.3f}")
+            f"  {row.reader}: " + ("cannot be measured" if row.left is None else f"correlation {row.left:.3f}")
             for row in self.missed[:LISTED]
         ]
         if len(self.missed) > LISTED:
@@ -107,7 +107,7 @@ class Coverage:
             else "they cannot be erased by hooks on modules"
         )
         return (
-            f"the concept is still linearly there in what {len(self.missed)} matrices of this model read:\n"
+            f"{len(self.missed)} matrices of this model read hidden states that no site covers; what is left of the concept there:\n"
             + "\n".join(listed)
             + f"\n{hint if len(hint) < 2000 else 'see scrubber.coverage for the sites to add'}"
         )
