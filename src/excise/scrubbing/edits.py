@@ -26,33 +26,34 @@ def edit_of(eraser: Eraser, path: str) -> Edit:
     if not isinstance(eraser, AffineEraser):
         return lambda x: apply_eraser(eraser, path, x, None)
     found: dict[torch.device, Edit] = {}
+    here = _on_cpu(eraser, path)
 
     def edit(x: torch.Tensor) -> torch.Tensor:
-        own = found.get(x.device)
-        if own is None:
-            own = found[x.device] = _checked(eraser, path) if x.is_cpu else eraser.as_module().to(x.device)
-        return own(x)
+        if x.is_cpu:
+            return here(x)
+        if x.device not in found:
+            found[x.device] = eraser.as_module().to(x.device)
+        return found[x.device](x)
 
     return edit
 
 
-def _checked(eraser: AffineEraser, path: str) -> Edit:
-    """On the CPU."""
+def _on_cpu(eraser: AffineEraser, path: str) -> Edit:
+    """Few vectors in as few operations as can be: their number, not the arithmetic, is what takes time."""
     plain = not eraser.normalize and not (eraser.emptied is not None and len(eraser.emptied))
-    left, right, center = (torch.as_tensor(f).double() for f in (eraser.left, eraser.right, eraser.center))
-    left_t, start, d = left.T, -(center @ right), eraser.d
-    wide = (torch.float32, torch.float64)
+    left, right, center = (torch.as_tensor(f).cpu().double() for f in (eraser.left, eraser.right, eraser.center))
+    left_t, start, d = left.T.contiguous(), -(center @ right), eraser.d
+    one = (start[None, None], right[None], left_t[None])  # for one sequence (1, T, d)
 
     def edit(x: torch.Tensor) -> torch.Tensor:
-        if not plain or x.numel() > FEW or x.dtype not in wide or torch.is_autocast_enabled("cpu"):
+        if x.dtype is not torch.float32 or x.numel() > FEW or not plain or torch.is_autocast_enabled("cpu"):
             return apply_eraser(eraser, path, x, None)
-        rows = x.reshape(-1, d)
-        if x.dtype is torch.float32:  # float64 has digits to spare for its offsets
-            rows = rows.double()
-            inner = torch.addmm(start, rows, right)
-        else:
-            inner = (rows - center) @ right
-        return torch.addmm(rows, inner, left_t, alpha=-1).to(x.dtype).view(x.shape)
+        # float64 has digits to spare for the offsets of float32.
+        if x.ndim == 3 and x.shape[0] == 1:
+            rows = x.double()
+            return torch.baddbmm(rows, torch.baddbmm(one[0], rows, one[1]), one[2], alpha=-1).float()
+        rows = x.reshape(-1, d).double()
+        return torch.addmm(rows, torch.addmm(start, rows, right), left_t, alpha=-1).float().view(x.shape)
 
     return edit
 

@@ -10,7 +10,7 @@ import torch
 
 from excise.errors import InputError
 
-__all__ = ["MAIN", "batch_size", "main_input", "model_inputs", "names_taken", "sample_of", "tokens_of"]
+__all__ = ["MAIN", "batch_size", "main_input", "model_inputs", "moved", "names_taken", "sample_of", "tokens_of"]
 
 USUAL = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}  # for a forward(*args, **kwargs)
 NEVER = {"labels", "concept", "decoder_concept"}
@@ -49,7 +49,7 @@ def model_inputs(model: torch.nn.Module, batch: Mapping[str, Any]) -> dict[str, 
             if isinstance(value, (tuple, list, Mapping)) and not _is_numeric(value):
                 inputs[name] = value
                 continue
-            value = torch.as_tensor(value).to(device)
+            value = moved(torch.as_tensor(value), device)
             if value.is_floating_point() and first is not None and "mask" not in name:
                 value = value.to(first.dtype)
             inputs[name] = value
@@ -58,6 +58,13 @@ def model_inputs(model: torch.nn.Module, batch: Mapping[str, Any]) -> dict[str, 
     if "use_cache" in inspect.signature(model.forward).parameters:
         inputs["use_cache"] = False  # keys and values of a pass are of no use to the next
     return inputs
+
+
+def moved(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on a device. The copy does not wait for what the device is doing."""
+    if device.type == "cuda" and x.device.type == "cpu":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
 
 
 def _is_numeric(value: Any) -> bool:

@@ -17,6 +17,7 @@ from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, InputError
 from excise.numerics.arrays import host
+from excise.scrubbing.inputs import moved
 
 __all__ = ["IGNORED", "BatchLabels", "Labels", "read_labels"]
 
@@ -78,8 +79,7 @@ class Labels:
 def _moved(array: Any, device: Any) -> Any:
     import torch
 
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return moved(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 class BatchLabels:

@@ -132,9 +132,7 @@ class Attachment:
             for within in dict.fromkeys(repeated[path] for path in ours if path in repeated):
                 inside = [path for path in ours if repeated.get(path) == within]
                 module = self.model.get_submodule(within)
-                stack.callback(
-                    module.register_forward_pre_hook(lambda *_, inside=inside: visits.reset(inside)).remove
-                )
+                stack.callback(module.register_forward_pre_hook(lambda *_, inside=inside: visits.reset(inside)).remove)
             rest = []
             for path, eraser in self.placed.items():
                 site = address(path)
