@@ -59,18 +59,21 @@ def _on_cpu(eraser: AffineEraser, path: str) -> Edit:
 
 
 def apply_eraser(
-    eraser: Eraser, path: str, x: torch.Tensor, labels: Labels | None, time_first: bool = False
+    eraser: Eraser,
+    path: str,
+    x: torch.Tensor,
+    labels: Labels | None,
+    time_first: bool = False,
 ) -> torch.Tensor:
     """What a site becomes, looked at for numbers that are not finite.
 
     Rows that are not finite stay as they are: attention makes them where a whole window is padding. `time_first`: the
-    vectors come in the order (T, B), the labels in the order (B, T).
+    vectors come in the order (T, B), the labels in the order (B, T). With labels, vectors without one stay as they are.
 
     Raises:
         InputError: the edit leaves the range of the dtype; the message names the site.
     """
-    if eraser.needs_labels:
-        assert labels is not None
+    if labels is not None:
         ordered = x.transpose(0, 1) if time_first else x
         rows = ordered.reshape(-1, x.shape[-1])
         edited = rows.clone()

@@ -47,6 +47,7 @@ def scrub(
     progress: bool = True,
     sequential: bool = True,
     labels: Any = None,
+    where: str = "all",
     **options: Any,
 ) -> Scrubber:
     """Erase a concept at every site of a transformer.
@@ -68,6 +69,8 @@ def scrub(
         progress: show a bar on the terminal.
         sequential: False fits all sites on the clean model, for comparison.
         labels: one label per text, where `batches` are the texts of a SentenceTransformer: strings, numbers, or (n, k).
+        where: "all" applies the erasers to every token; "labelled" only to those that have a label, which then have to be
+            given to `attached` too. It matters for concepts that few tokens have.
         options: of the method, e.g. strength=0.5 or limit_norm=True.
 
     Returns:
@@ -77,6 +80,8 @@ def scrub(
         ExciseError: bad input, before any work; NaN in the activations, with the first site where they appear.
     """
     found = _check_method(method, options)
+    if where not in ("all", "labelled"):
+        raise ExciseError(f"where must be 'all' or 'labelled', got {where!r}", code="where")
     if labels is not None or inner_transformer(model) is not None:
         batches = text_batches(model, batches, labels)
     model = unwrapped(model)
@@ -89,10 +94,10 @@ def scrub(
         alone = not sequential or found.redrawn
         if alone:
             layout = _one_level(layout)
-        scrubber = _start(model, data, layout, method, options, sequential)
+        scrubber = _start(model, data, layout, method, options, sequential, where)
         if resume is not None:
             _resume(scrubber, model, Path(resume))
-        with _passes(model, data, layout, cache, resume, progress, look=not alone) as (passes, bar):
+        with _passes(model, data, layout, cache, resume, progress, not alone, where == "all") as (passes, bar):
             _fit_all(passes, scrubber, found, options, bar, resume)
         if passes.look is not None:
             _look(scrubber, passes.look, model, layout, by_default=sites is None)
@@ -103,7 +108,14 @@ def scrub(
 
 @contextmanager
 def _passes(
-    model: torch.nn.Module, data: Data, layout: Layout, cache: str, folder: Any, progress: bool, look: bool
+    model: torch.nn.Module,
+    data: Data,
+    layout: Layout,
+    cache: str,
+    folder: Any,
+    progress: bool,
+    look: bool,
+    everywhere: bool,
 ) -> Iterator[tuple[Passes, Progress]]:
     """What runs the model over the data, with its cache."""
     carried = Carried() if cache == "none" else find_carried(model, layout, model_inputs(model, data.first or {}))
@@ -120,7 +132,7 @@ def _passes(
     bar.say(f"cache: {mode}, {size / 1e6:,.1f} MB for {data.tokens:,} tokens" if mode != "none" else "no cache")
     watch = Look(layout.targets, data.concepts, layout.extra) if look else None
     with Cache(mode, folder, carried.whole) as store, bar:
-        yield Passes(model, data, layout, store, carried, watch, bar.advance), bar
+        yield Passes(model, data, layout, store, carried, watch, bar.advance, everywhere), bar
 
 
 def _check_method(method: str, options: dict[str, Any]) -> Method:
@@ -140,13 +152,20 @@ def _one_level(layout: Layout) -> Layout:
 
 
 def _start(
-    model: torch.nn.Module, data: Data, layout: Layout, method: str, options: dict[str, Any], sequential: bool
+    model: torch.nn.Module,
+    data: Data,
+    layout: Layout,
+    method: str,
+    options: dict[str, Any],
+    sequential: bool,
+    where: str,
 ) -> Scrubber:
     arguments = {
         "method": method,
         "options": {name: value if _is_plain(value) else repr(value) for name, value in options.items()},
         "sites": list(layout.paths),
         "sequential": sequential,
+        "where": where,
         "data": data.fingerprint,
     }
     about = {

@@ -43,8 +43,10 @@ class Passes:
         carried: Carried,
         look: Look | None,
         tick: Callable[[int], Any],
+        everywhere: bool = True,
     ) -> None:
         self.model, self.data, self.layout, self.cache, self.look, self.tick = model, data, layout, cache, look, tick
+        self.everywhere = everywhere  # False: only vectors with a label are changed
         self.start = 0
         self.sublayers = carried.sublayers if cache.mode != "none" else frozenset()
         self._done: list[str] = []  # sublayers of the block `start` whose outputs are in the cache
@@ -156,7 +158,7 @@ class Passes:
         return own.at(x.shape[:-1].numel() // own.examples, self.layout.extra)
 
     def _erase(self, eraser: Eraser, path: str, x: torch.Tensor, labels: dict[str, BatchLabels]) -> torch.Tensor:
-        if not eraser.needs_labels:
+        if not eraser.needs_labels and self.everywhere:
             if path not in self._edits:
                 self._edits[path] = edit_of(eraser, path)
             return self._edits[path](x)

@@ -49,8 +49,8 @@ class Scrubber:
 
         Args:
             model: the model that was scrubbed, or a wrapper around it.
-            concept: labels of the batch that is run, as in `scrub`, where the method is "oracle"; positions with -100
-                are left as they are. Other methods have no use for it.
+            concept: labels of the batch that is run, as in `scrub`, where the method is "oracle" or `where` was "labelled";
+                positions with -100 are left as they are. Otherwise it is not used.
             first_draw: number of the first forward pass, for the random control, which draws a subspace for each: give
                 another one where hooks go on and off between the batches of one measurement.
             decoder_concept: the same as concept, for the tokens of a decoder.
@@ -109,12 +109,14 @@ class Attachment:
     def __init__(self, scrubber: Scrubber, model: torch.nn.Module, concepts: dict[str, Any], first_draw: int) -> None:
         self.model, self.concepts, self.about = model, concepts, scrubber.about
         self.placed = {path: placed_at(e, module_of(model, path), model) for path, e in scrubber.erasers.items()}
+        self.labelled = scrubber.about.get("arguments", {}).get("where", "all") == "labelled"
         self.sides: dict[str, str] = scrubber.about.get("sides", {})
         self.time_first = frozenset(scrubber.about.get("time_first", ()))
         for path, eraser in scrubber.erasers.items():
             side = self.sides.get(path, "concept")
-            if eraser.needs_labels and side not in concepts:
-                raise ConceptError(f"an oracle scrubber needs labels: attached(model, {side}=labels of the batch)")
+            if (eraser.needs_labels or self.labelled) and side not in concepts:
+                kind = "an oracle scrubber" if eraser.needs_labels else "a scrubber with where='labelled'"
+                raise ConceptError(f"{kind} needs labels: attached(model, {side}=labels of the batch)")
         self.draw = first_draw - 1  # number of the forward pass, for the random control
         self.drawn = {path: eraser.drawn(0) is not eraser for path, eraser in self.placed.items()}
         self.edits = {path: edit_of(eraser, path) for path, eraser in self.placed.items()}
@@ -136,7 +138,7 @@ class Attachment:
             rest = []
             for path, eraser in self.placed.items():
                 site = address(path)
-                if site.inside or site.path in repeated or eraser.needs_labels or self.drawn[path]:
+                if site.inside or site.path in repeated or eraser.needs_labels or self.labelled or self.drawn[path]:
                     rest.append(path)
                 else:
                     hook = self._short(path, self.edits[path])
@@ -184,7 +186,7 @@ class Attachment:
         eraser = self.placed[path]
         if self.drawn[path]:
             return apply_eraser(eraser.drawn(max(self.draw, 0)), path, x, None)
-        if not eraser.needs_labels:
+        if not eraser.needs_labels and not self.labelled:
             return self.edits[path](x)
         return apply_eraser(eraser, path, x, self._labels_at(path, x), path in self.time_first)
 
