@@ -37,4 +37,6 @@ def test_kinds_are_checked():
     with pytest.raises(InputError, match="causal or masked, got 'both'"):
         check_kind("both")
     with pytest.raises(InputError, match="one token each"):
-        kind_of(t.BertLMHeadModel(t.BertConfig(**SMALL)), {"input_ids": torch.ones(1, 1, dtype=torch.long)})
+        _by_trial(
+            t.BertLMHeadModel(t.BertConfig(**SMALL, is_decoder=True)), {"input_ids": torch.ones(1, 1, dtype=torch.long)}
+        )

@@ -32,7 +32,7 @@ def kind_of(model: Any, batch: Mapping[str, Any]) -> str:
     """Whether a language model predicts the next token ("causal") or tokens that are masked ("masked").
 
     The class decides where it can mean one thing only (`LlamaForCausalLM`, `BertForMaskedLM`). Classes that can be either
-    (`BertLMHeadModel`, `XLMWithLMHeadModel`, settings for attention to both sides) are tried: the model is causal if what
+    (`XLMWithLMHeadModel`, settings for attention to both sides) are tried: the model is causal if what
     it says of the first token does not depend on the others, up to rounding.
 
     Raises:
@@ -51,7 +51,10 @@ def _by_class(model: torch.nn.Module) -> str | None:
         return None
     if getattr(config, "is_causal", None) is False or getattr(config, "use_bidirectional_attention", False):
         return None
-    return None if _has_masked_sister(config) else "causal"
+    if not _has_masked_sister(config):
+        return "causal"
+    decoder = getattr(config, "is_decoder", None)
+    return None if decoder is None else "causal" if decoder else "masked"
 
 
 def _has_masked_sister(config: Any) -> bool:

@@ -125,7 +125,7 @@ class BatchLabels:
         counts = np.ones(z.shape, dtype=bool) if z.dtype.kind in "US" else z != IGNORED
         self.counts = counts.any(axis=2) if z.ndim == 3 else counts  # (B, T or 1)
         numbers = z[self.counts] if z.dtype.kind == "f" else z[:0]
-        if not np.isfinite(numbers).all():
+        if z.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise ConceptError(f"concept has {int((~np.isfinite(numbers)).sum())} numbers that are NaN or infinite")
         self._at: dict[tuple[int, str | None], Labels] = {}
 

@@ -132,6 +132,7 @@ def lay_out(
             ordered,
             lambda site, call: sides.of(call.hidden) if sides.labelled(site, call) else None,
             sides.time_first,
+            lambda value: sides.of(value) is not None,
         ),
         inputs=inputs,
     )

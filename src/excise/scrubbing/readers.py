@@ -65,11 +65,12 @@ class Readers:
         sites: Iterable[str],
         side_of: Callable[[str, Call], str | None],
         time_first: Callable[[str, Call], bool],
+        has_labels: Callable[[Value | None], bool],
     ) -> tuple[Target, ...]:
         """What is to be looked at when these sites are erased.
 
         `side_of` tells the labels of the input of a call, or None if there is no vector per label; `time_first` whether its
-        vectors come in the order (T, B).
+        vectors come in the order (T, B); `has_labels` whether a value belongs to a side that has labels at all.
         """
         places = self._places(sites)
         out: dict[tuple[str, int], Target] = {}
@@ -80,6 +81,8 @@ class Readers:
             status: Any = (
                 "erased" if covering else "missed" if reader.first else "inside" if reader.block else "outside"
             )
+            if status == "missed" and not has_labels(reader.read.value):
+                status = "outside"  # the other half of an encoder-decoder
             key = hidden.origin.number if seen and hidden is not None else -reader.read.result.number
             place = call.address + ":in"
             side = side_of(place, call) if seen else None

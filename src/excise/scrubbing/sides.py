@@ -20,7 +20,7 @@ from excise.scrubbing.flow import Value
 from excise.scrubbing.inputs import main_input, names_taken, tokens_of
 from excise.scrubbing.trace import Call
 
-__all__ = ["CONCEPTS", "Sides"]
+__all__ = ["CONCEPTS", "Sides", "check_decoder"]
 
 CONCEPTS = ("concept", "decoder_concept")
 
@@ -37,20 +37,10 @@ class Sides:
             inputs: of the traced sample.
             batch: the whole batch, for the shapes of its labels.
             entries: the calls of the first blocks.
-
-        Raises:
-            InputError: an encoder-decoder without tokens for its decoder.
         """
         self.model, self.inputs = model, inputs
         self.main = main_input(inputs)
         decoder = next((inputs[n] for n in ("decoder_input_ids", "decoder_inputs_embeds") if n in inputs), None)
-        if decoder is None and "decoder_input_ids" in names_taken(model):
-            raise InputError(
-                f"{type(model).__name__} is an encoder-decoder: a batch needs decoder_input_ids (B, T) too, with 'concept' for the "
-                f"labels of the encoder's tokens and 'decoder_concept' for the decoder's, one of them or both; to scrub the "
-                f"encoder alone, pass model.get_encoder()",
-                code="decoder-input",
-            )
         self.given = [name for name in CONCEPTS if batch.get(name) is not None] or list(CONCEPTS)
         text = tokens_of(inputs)
         self.lengths: dict[str, int | None] = {
@@ -162,6 +152,21 @@ class Sides:
             other = x[x != x[0, -1]]
             x[:, -1] = other[0] if len(other) else (x[0, -1] + 1) % 2
         return {**self.inputs, self.main: x}
+
+
+def check_decoder(model: torch.nn.Module, inputs: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InputError: an encoder-decoder without tokens for its decoder.
+    """
+    given = any(name in inputs for name in ("decoder_input_ids", "decoder_inputs_embeds"))
+    if not given and "decoder_input_ids" in names_taken(model):
+        raise InputError(
+            f"{type(model).__name__} is an encoder-decoder: a batch needs decoder_input_ids (B, T) too, with 'concept' for the "
+            f"labels of the encoder's tokens and 'decoder_concept' for the decoder's, one of them or both; to scrub the "
+            f"encoder alone, pass model.get_encoder()",
+            code="decoder-input",
+        )
 
 
 def _value(site: str, call: Call) -> Value | None:

@@ -19,7 +19,7 @@ from excise.scrubbing.blocks import find_stacks, tree
 from excise.scrubbing.inputs import model_inputs, sample_of
 from excise.scrubbing.layout import Group, Layout, lay_out
 from excise.scrubbing.readers import Readers
-from excise.scrubbing.sides import Sides
+from excise.scrubbing.sides import Sides, check_decoder
 from excise.scrubbing.trace import Call, Trace, trace
 from excise.scrubbing.wrappers import unwrapped
 
@@ -44,12 +44,13 @@ def find_sites(model: torch.nn.Module, batch: Mapping[str, Any], sites: Sites = 
     """
     model = unwrapped(model)
     inputs = sample_of(model_inputs(model, batch))
+    check_decoder(model, inputs)
     seen = trace(model, inputs)
     stacks = find_stacks(model, seen)
     readers = Readers(seen, [block for stack in stacks for block in stack])
     sides = Sides(model, inputs, batch, [stack[0] for stack in stacks])
     labelled = [stack for stack in stacks if sides.of(stack[0].hidden) is not None] or stacks
-    chosen = _chosen(model, seen, labelled, readers, sides, sites)
+    chosen = _chosen(model, seen, labelled, stacks, readers, sides, sites)
     for path in chosen:
         sides.check(path, _at(seen, path))
     return lay_out(model, inputs, seen, stacks, readers, sides, chosen)
@@ -70,11 +71,18 @@ def _at(seen: Trace, path: str) -> Call:
 
 
 def _chosen(
-    model: torch.nn.Module, seen: Trace, stacks: list[list[Call]], readers: Readers, sides: Sides, sites: Sites
+    model: torch.nn.Module,
+    seen: Trace,
+    stacks: list[list[Call]],
+    everything: list[list[Call]],
+    readers: Readers,
+    sides: Sides,
+    sites: Sites,
 ) -> list[str]:
+    """The sites that are asked for. `stacks`: those with labels, of `everything`."""
     blocks = [block for stack in stacks for block in stack]
     if sites is None:
-        return _read_by_sublayers(model, seen, stacks, readers, sides)
+        return _read_by_sublayers(model, seen, stacks, everything, readers, sides)
     if isinstance(sites, str) and sites == "residual":
         return [block.address for block in blocks]
     if isinstance(sites, str) and sites == "embeddings":
@@ -88,7 +96,7 @@ def _chosen(
     if not wanted:
         raise ExciseError("sites= is empty: pass None for all of them")
     if all(isinstance(item, int) and not isinstance(item, bool) for item in wanted):
-        return _in_blocks(seen, blocks, _read_by_sublayers(model, seen, stacks, readers, sides), wanted)
+        return _in_blocks(seen, blocks, _read_by_sublayers(model, seen, stacks, everything, readers, sides), wanted)
     if not all(isinstance(item, str) for item in wanted):
         raise ExciseError(f"sites must be names, or numbers of blocks, got {wanted!r}")
     out: dict[str, None] = {}
@@ -121,11 +129,16 @@ def _in_blocks(seen: Trace, blocks: list[Call], paths: list[str], numbers: list[
 
 
 def _read_by_sublayers(
-    model: torch.nn.Module, seen: Trace, stacks: list[list[Call]], readers: Readers, sides: Sides
+    model: torch.nn.Module,
+    seen: Trace,
+    stacks: list[list[Call]],
+    everything: list[list[Call]],
+    readers: Readers,
+    sides: Sides,
 ) -> list[str]:
     """The default: for every matrix that reads hidden states in a block, the site of the tensor that it reads."""
     found: dict[str, None] = {}
-    blocks = [block for stack in stacks for block in stack]
+    blocks = [block for stack in everything for block in stack]  # a decoder reads the encoder's vectors too
     for reader in readers.all:
         if reader.site is not None and reader.block in blocks and sides.labelled(reader.site, _at(seen, reader.site)):
             found[reader.site] = None
