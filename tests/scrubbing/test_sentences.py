@@ -11,8 +11,9 @@ from measure import correlation, one_hot
 import excise
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
-WORDS = "red blue green one two three cat dog bird runs sleeps sings".split()
+WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "bird", "runs", "sleeps", "sings"]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +35,8 @@ def encoder(tmp_path_factory):
     }
     PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **names).save_pretrained(folder)
     build("bert").bert.to(torch.float32).save_pretrained(folder)
-    transformer = sentence_transformers.models.Transformer(str(folder))
-    pooling = sentence_transformers.models.Pooling(transformer.get_word_embedding_dimension())
+    transformer = modules.Transformer(str(folder))
+    pooling = modules.Pooling(16)
     return sentence_transformers.SentenceTransformer(modules=[transformer, pooling], device="cpu").double()
 
 
