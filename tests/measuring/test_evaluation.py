@@ -221,7 +221,7 @@ def test_bad_input_is_refused_before_long_work():
         excise.evaluate(model, [{"input_ids": ids + 50}])
     with pytest.raises(InputError, match="needs the id of the mask token"):
         excise.evaluate(model, [{"input_ids": ids}], kind="masked")
-    with pytest.raises(InputError, match="nothing to predict"):
+    with pytest.raises(InputError, match="the sequences have one token each"):
         excise.evaluate(model, [{"input_ids": ids[:, :1]}])
 
 
