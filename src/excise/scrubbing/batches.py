@@ -47,7 +47,9 @@ class Data:
         self.sizes: list[tuple[int, int]] = []  # examples, and tokens or labels of each
         self.kept: dict[str, int] = {}
         self._prints: list[int] = []
-        self._seen: dict[int, tuple[Any, Side]] = {}  # batches on a device: looking at them again would wait for it
+        self._seen: dict[
+            int, tuple[Any, Side, Any]
+        ] = {}  # batches on a device: looking at them again would wait for it
         self.first: Mapping[str, Any] | None = None
         found: dict[str, Concept] = {}
         for number, batch in enumerate(batches):
@@ -153,7 +155,8 @@ class Data:
     def _remember(self, batch: Mapping[str, Any], number: int, labels: Side) -> None:
         tensors = [value for value in batch.values() if hasattr(value, "is_cuda")]
         if tensors and all(value.is_cuda for value in tensors):
-            self._seen[number] = _state(batch), labels
+            # The values are held, so that no other tensor can get the id of one of them.
+            self._seen[number] = _state(batch), labels, list(batch.values())
 
     def _print(self, batch: Mapping[str, Any]) -> int:
         sum_ = 0
