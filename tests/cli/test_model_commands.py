@@ -49,6 +49,8 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
     model = MODELS / "pocket-neox"
     said = command("scrub", model, folder / "pocket-neox-dev", "-c", "upos", "--limit", "40", "-o", folder / "leace")
     assert "leace: upos (17 labels) erased at 12 sites, rank 1" in said
+    assert "coverage: " in said
+    assert "matrices that read hidden states are erased" in said
     scrubber = excise.load(folder / "leace")
     said = command(
         "evaluate", model, folder / "pocket-neox-test", "--limit", "16", "-s", folder / "leace", "--control", "random,sal",

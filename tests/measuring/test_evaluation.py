@@ -14,8 +14,9 @@ from transformers import AutoModel, BertConfig, GPTNeoXConfig, GPTNeoXForCausalL
 
 import excise
 from excise.errors import InputError
-from excise.measuring.evaluation import evaluate_each, kind_of
+from excise.measuring.evaluation import evaluate_each
 from excise.measuring.figures import ratio
+from excise.measuring.kinds import kind_of
 from excise.measuring.unigram import Unigram
 from excise.text.corpora import read_labelled
 from excise.text.tagging import tag
@@ -220,7 +221,7 @@ def test_bad_input_is_refused_before_long_work():
         excise.evaluate(model, [{"input_ids": ids + 50}])
     with pytest.raises(InputError, match="needs the id of the mask token"):
         excise.evaluate(model, [{"input_ids": ids}], kind="masked")
-    with pytest.raises(InputError, match="nothing to predict"):
+    with pytest.raises(InputError, match="the sequences have one token each"):
         excise.evaluate(model, [{"input_ids": ids[:, :1]}])
 
 

@@ -526,7 +526,7 @@ def test_a_float16_edit_out_of_range_names_its_site(data):
     scrubber = excise.scrub(model, data, sites=[0])
     path = next(iter(scrubber.erasers))
     x = torch.full((1, 1, 16), 6e4, dtype=torch.float16)
-    from excise.scrubbing.scrubber import apply_eraser
+    from excise.scrubbing.edits import apply_eraser
 
     flip = excise.AffineEraser(np.eye(16)[:, :1], -np.eye(16)[:, :1], np.zeros(16))
     with pytest.raises(excise.InputError, match=f"at {path}: the edit leaves the range"):

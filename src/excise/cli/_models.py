@@ -24,6 +24,7 @@ __all__ = [
     "FigureOption",
     "GgufOption",
     "JsonOption",
+    "KindOption",
     "LimitOption",
     "MarkdownOption",
     "ModelArgument",
@@ -48,6 +49,9 @@ LimitOption = Annotated[int | None, typer.Option(help="Use only the first so man
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, ...; a GPU where there is one unless given.")]
 DtypeOption = Annotated[str, typer.Option(help="Of the model: float32, bfloat16 or float16.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the table as JSON.")]
+KindOption = Annotated[
+    str | None, typer.Option(help="causal or masked; by the class of the model, or by a trial, unless given.")
+]
 CsvOption = Annotated[Path | None, typer.Option("--csv", help="Also write the table as CSV.")]
 MarkdownOption = Annotated[Path | None, typer.Option("--markdown", help="Also write the table as Markdown.")]
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw it (PNG, SVG or PDF).")]

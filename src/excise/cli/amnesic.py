@@ -16,6 +16,7 @@ from excise.cli._models import (
     FigureOption,
     GgufOption,
     JsonOption,
+    KindOption,
     MarkdownOption,
     ModelArgument,
     check_outputs,
@@ -40,6 +41,7 @@ def amnesic(
     batch_size: BatchOption = 16,
     fit_limit: Annotated[int | None, typer.Option(help="Use only the first so many sequences to fit on.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only the first so many sequences to measure on.")] = None,
+    kind: KindOption = None,
     seed: Annotated[int, typer.Option(help="Of the masks and of the methods that draw at random.")] = 0,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
@@ -66,7 +68,8 @@ def amnesic(
     opened = open_data(model, gguf_file, (fit, fit_limit), (data, limit))
     fitting, measured = (text.batches(batch_size, concept) for text in opened)
     options = {"inlp": {"rounds": rounds}} if "inlp" in methods else {}
-    found = run(load_model(model, gguf_file, device, dtype), fitting, methods, measured, layer, options, seed)
+    loaded = load_model(model, gguf_file, device, dtype)
+    found = run(loaded, fitting, methods, measured, layer, options, seed, kind=kind)
     typer.echo(str(found))
     write_table(found, json, csv, markdown)
     if figure is not None:

@@ -17,6 +17,7 @@ from excise.cli._models import (
     FigureOption,
     GgufOption,
     JsonOption,
+    KindOption,
     LimitOption,
     MarkdownOption,
     ModelArgument,
@@ -56,6 +57,7 @@ def evaluate(
     concept: ConceptName = None,
     batch_size: BatchOption = 16,
     limit: LimitOption = None,
+    kind: KindOption = None,
     seed: Annotated[int, typer.Option(help="Of the masks of a masked model, and of the random control.")] = 0,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
@@ -81,7 +83,8 @@ def evaluate(
     from excise.errors import ExciseError
     from excise.loading import load
     from excise.measuring.decodability import decodability
-    from excise.measuring.evaluation import evaluate_each, kind_of
+    from excise.measuring.evaluation import evaluate_each
+    from excise.measuring.kinds import check_kind, kind_of
     from excise.measuring.unigram import Unigram
     from excise.methods.table import METHODS, check_method
     from excise.scrubbing.identity import check_identity
@@ -89,6 +92,7 @@ def evaluate(
     from excise.scrubbing.scrubber import Scrubber
 
     check_outputs(json, csv, markdown, figure=figure)
+    check_kind(kind)
     controls = [name.strip() for name in (control or "").split(",") if name.strip()]
     for name in controls:
         check_method(name, {})
@@ -111,7 +115,7 @@ def evaluate(
         name = str(loaded.about["method"])
         chosen[name if name not in chosen else f"{name} ({folder})"] = loaded
     loaded_model = load_model(model, gguf_file, device, dtype)
-    kind = kind_of(loaded_model, next(iter(batches)))
+    kind = kind or kind_of(loaded_model, next(iter(batches)))
     for loaded in chosen.values():
         if loaded is not None:
             check_identity(loaded_model, loaded.identity)  # before any long work

@@ -44,6 +44,9 @@ def scrub(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
     ] = None,
+    where: Annotated[
+        str, typer.Option(help="all: erasers act on every token; labelled: only on tokens that have a label.")
+    ] = "all",
     batch_size: BatchOption = 16,
     limit: LimitOption = None,
     cache: Annotated[str, typer.Option(help="Where hidden states are kept: auto, gpu, ram, disk or none.")] = "auto",
@@ -73,10 +76,19 @@ def scrub(
     chosen = sites[0] if sites is not None and len(sites) == 1 else sites
     with plain_warnings():
         scrubber = run(
-            load_model(model, gguf_file, device, dtype), batches, method, chosen, cache, resume=output, **options
+            load_model(model, gguf_file, device, dtype),
+            batches,
+            method,
+            chosen,
+            cache,
+            resume=output,
+            where=where,
+            **options,
         )
     ranks = sorted({eraser.rank for eraser in scrubber.erasers.values()})
     typer.echo(
         f"{method}: {batches.concept} ({len(batches.names)} labels) erased at {len(scrubber.erasers)} sites, rank "
         f"{ranks[0]}{f' to {ranks[-1]}' if len(ranks) > 1 else ''}, from {scrubber.about['labelled']:,} labelled tokens: {output}"
     )
+    if scrubber.coverage is not None:
+        typer.echo(scrubber.coverage.line)

@@ -32,6 +32,11 @@ class Encoded:
     def has_classes(self) -> bool:
         return self.matrix is None
 
+    @property
+    def on_device(self) -> Array | None:
+        """(n,) the codes where they came from; None if they are NumPy's."""
+        return self._device_codes
+
     @cached_property
     def codes(self) -> Values | None:
         """(n,) class of each row, NumPy; None for a matrix."""

@@ -17,11 +17,13 @@ import torch
 from excise.errors import ExciseError, ExciseWarning, InputError
 from excise.files import versions
 from excise.measuring.classifiers import Rows, activations, constant, fitted_scores, held_out_scores
-from excise.measuring.evaluation import evaluate_each, kind_of
+from excise.measuring.evaluation import evaluate_each
 from excise.measuring.figures import Evaluation
+from excise.measuring.kinds import check_kind, kind_of
 from excise.methods.table import METHODS, check_method
+from excise.scrubbing.edits import apply_eraser
 from excise.scrubbing.loop import scrub
-from excise.scrubbing.scrubber import Scrubber, apply_eraser
+from excise.scrubbing.scrubber import Scrubber
 from excise.scrubbing.sites import find_sites
 from excise.tables import markdown, show, write_csv, write_json
 
@@ -116,6 +118,7 @@ def amnesic(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
     progress: bool = True,
+    kind: str | None = None,
 ) -> Amnesic:
     """Loss and accuracy of a language model with a concept erased from the residual stream after one block at a time.
 
@@ -129,6 +132,7 @@ def amnesic(
         options: per method, e.g. {"inlp": {"rounds": 20}}.
         seed: of the masks, and of methods that draw at random where options do not say it.
         progress: show bars on the terminal.
+        kind: "causal" or "masked"; see `kind_of` for how it is found unless given.
 
     Raises:
         ExciseError: unknown methods or layers, no language-modelling head, no batches; before any long work.
@@ -146,7 +150,7 @@ def amnesic(
     first = next(iter(batches), None)
     if first is None:
         raise InputError("there are no batches: the data set is empty")
-    kind = kind_of(model, first)
+    kind = check_kind(kind) or kind_of(model, first)
     paths = find_sites(model, first, "residual").paths
     chosen = range(len(paths)) if layers is None else list(layers)
     if not chosen or any(not 0 <= layer < len(paths) for layer in chosen):

@@ -10,11 +10,12 @@ import torch
 
 from excise.errors import InputError
 from excise.measuring.figures import Evaluation, EvaluationTable, Tally
+from excise.measuring.kinds import check_kind, kind_of
 from excise.measuring.unigram import Unigram
 from excise.progress import Progress
 from excise.scrubbing.capture import evaluating, model_inputs
 
-__all__ = ["evaluate", "evaluate_each", "kind_of"]
+__all__ = ["evaluate", "evaluate_each"]
 
 SCORES_AT_ONCE = 2**23  # logits that are raised to float64 and turned into probabilities at a time
 
@@ -40,7 +41,7 @@ def evaluate(
         batches: dicts of input_ids (B, T), attention_mask; `bytes` (B, T) for bits per byte; `concept` (B, T) for the figures by
             label of the predicted token; `special` (B, T) for what must not be masked. As `TaggedText.batches` gives them.
         scrubber: adds KL(clean || scrubbed), at the price of a second pass.
-        kind: "causal" or "masked"; found by a trial on two tokens unless given.
+        kind: "causal" or "masked"; see `kind_of` for how it is found unless given.
         mask_share, seed: which tokens of a masked model's text are masked; the same whatever the batch size.
         progress: show a bar on the terminal.
 
@@ -66,6 +67,7 @@ def evaluate_each(
 
     The clean model runs once per batch, whatever the number of scrubbers. Arguments as for `evaluate`.
     """
+    check_kind(kind)
     size = _vocabulary(model)
     _check_ids(getattr(getattr(batches, "data", None), "input_ids", None), size)  # all of them, where they are known
     mask_token = getattr(batches, "mask_token_id", None)
@@ -146,17 +148,6 @@ def _row(name: str, kind: str, pair: tuple[Tally, Tally], names: Any) -> Evaluat
     return Evaluation(name=name, kind=kind, **figures, **more, by_label=tally.by_label(names))
 
 
-def kind_of(model: torch.nn.Module, batch: Mapping[str, Any]) -> str:
-    """ "causal" if what a model says of the first token does not change with the second one, else "masked"."""
-    ids = torch.as_tensor(batch["input_ids"])[:1, :2].repeat(2, 1)
-    if ids.shape[1] < 2:
-        raise InputError("the sequences have one token each: there is nothing to predict")
-    ids[1, 1] = (ids[1, 1] + 1) % _vocabulary(model)
-    with evaluating(model):
-        logits = [model(**model_inputs(model, {"input_ids": row[None]})).logits[0, 0] for row in ids]
-    return "causal" if torch.equal(*logits) else "masked"
-
-
 def _vocabulary(model: torch.nn.Module) -> int:
     """Rows of the input embeddings.
 
@@ -202,6 +193,8 @@ def _labels(batch: Mapping[str, Any]) -> Any:
     """(B, T) codes; None where the concept is a number, or absent."""
     concept = batch.get("concept")
     if concept is None:
+        return None
+    if np.asarray(concept).dtype.kind in "USO":
         return None
     codes, ids = torch.as_tensor(concept), torch.as_tensor(batch["input_ids"])
     if codes.is_floating_point() or codes.ndim > 2:

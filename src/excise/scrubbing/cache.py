@@ -1,7 +1,7 @@
-"""The hidden states between two blocks, batch by batch: on the device, in memory, on disk, or nowhere.
+"""What a pass keeps for the next one, batch by batch: on the device, in memory, on disk, or nowhere.
 
-With a cache each block is run a few times; without one every pass starts at the embeddings, which for l blocks costs
-of the order of l^2. States keep the dtype of the model.
+With a cache each block is run once or twice; without one every pass starts at the embeddings, which for l blocks costs
+of the order of l^2. Tensors keep the dtype of the model.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Hashable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from excise.errors import ExciseError
+from excise.scrubbing.capture import first_tensor
 
 __all__ = ["MODES", "Cache", "choose"]
 
@@ -72,33 +75,54 @@ def _free_memory() -> int:
 
 
 class Cache:
-    """One tensor per batch. Used in a `with` statement, which removes the file of the disk mode."""
+    """Outputs of modules, by a key. Used in a `with` statement, which removes the files of the disk mode.
 
-    def __init__(self, mode: str, sizes: list[int], dtype: torch.dtype, folder: str | os.PathLike[str] | None) -> None:
-        self.mode = mode
-        self._dtype = dtype
-        self._kept: dict[int, torch.Tensor] = {}
-        self._map: Any = None
-        if mode == "disk":
-            self._folder = tempfile.mkdtemp(prefix="excise-cache-", dir=folder)
-            self._ends = np.cumsum([0, *sizes]).tolist()
-            self._map = np.memmap(Path(self._folder) / "hidden", np.uint8, "w+", shape=(self._ends[-1],))
+    `whole`: keep all tensors of an output, not only the hidden states; the others are None then.
+    """
 
-    def write(self, number: int, x: torch.Tensor) -> None:
-        if self._map is None:
-            self._kept[number] = x.detach().to("cpu" if self.mode == "ram" else x.device)
-            return
-        if x.dtype != self._dtype:
-            raise ExciseError(f"cache='disk': hidden states change from {self._dtype} to {x.dtype}; pass cache='ram'")
-        self._kept[number] = x.new_empty((0, *x.shape[1:]))  # remembers nothing but the shape
-        flat = x.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
-        self._map[self._ends[number] : self._ends[number] + len(flat)] = flat
+    def __init__(self, mode: str, folder: str | os.PathLike[str] | None = None, whole: bool = False) -> None:
+        self.mode, self.whole = mode, whole
+        self._kept: dict[Hashable, tuple[list[Any], Any]] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="excise-cache-", dir=folder)) if mode == "disk" else None
+        self._files: dict[tuple[Hashable, int], Path] = {}
 
-    def read(self, number: int, device: torch.device) -> torch.Tensor:
-        if self._map is None:
-            return self._kept[number].to(device, copy=True)  # a block may write into its input
-        rows = torch.from_numpy(np.array(self._map[self._ends[number] : self._ends[number + 1]])).view(self._dtype)
-        return rows.reshape(-1, *self._kept[number].shape[1:]).to(device)
+    def write(self, key: Hashable, output: Any) -> None:
+        """Keep what a module gave out."""
+        hidden = first_tensor(output)
+        leaves, shape = tree_flatten(output)
+        kept: list[Any] = []
+        for number, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                kept.append(self._put(key, number, leaf) if self.whole or leaf is hidden else None)
+            else:
+                kept.append(leaf if isinstance(leaf, (bool, int, float, str)) else None)
+        self._kept[key] = kept, shape
+
+    def read(self, key: Hashable, device: torch.device) -> Any:
+        """The output again, on a device. A copy: a block may write into its input."""
+        kept, shape = self._kept[key]
+        leaves = [self._get(leaf, device) if isinstance(leaf, (torch.Tensor, _OnDisk)) else leaf for leaf in kept]
+        return tree_unflatten(leaves, shape)
+
+    def drop(self, key: Hashable) -> None:
+        """Forget an output."""
+        for leaf in self._kept.pop(key, ([], None))[0]:
+            if isinstance(leaf, _OnDisk):
+                leaf.path.unlink(missing_ok=True)
+
+    def _put(self, key: Hashable, number: int, x: torch.Tensor) -> Any:
+        x = x.detach()
+        if self._folder is None:
+            return x.to("cpu") if self.mode == "ram" else x
+        path = self._files.setdefault((key, number), self._folder / f"{len(self._files)}")
+        x.cpu().contiguous().view(torch.uint8).reshape(-1).numpy().tofile(path)
+        return _OnDisk(path, x.shape, x.dtype)
+
+    @staticmethod
+    def _get(kept: Any, device: torch.device) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept.to(device, copy=True)
+        return torch.from_numpy(np.fromfile(kept.path, np.uint8)).view(kept.dtype).reshape(kept.shape).to(device)
 
     def __enter__(self) -> Cache:
         return self
@@ -107,6 +131,12 @@ class Cache:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._kept.clear()
-        if self._map is not None:
-            self._map = None
+        if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _OnDisk:
+    """A tensor in a file."""
+
+    def __init__(self, path: Path, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype

@@ -15,6 +15,7 @@ from excise import files
 from excise.erasers.protocol import Eraser
 from excise.erasers.stored import ERASERS
 from excise.errors import FileFormatError, InputError
+from excise.scrubbing.coverage import Coverage
 from excise.scrubbing.scrubber import Scrubber
 
 __all__ = ["holds_scrubber", "read_folder", "write_folder"]
@@ -54,6 +55,7 @@ def write_folder(folder: str | os.PathLike[str], scrubber: Scrubber, complete: b
         "about": scrubber.about,
         "identity": scrubber.identity,
         "sites": sites,
+        "coverage": None if scrubber.coverage is None else scrubber.coverage.to_dict(),
         "complete": complete,
     }
     with files.replacing(target / DESCRIPTION) as temporary:
@@ -87,6 +89,7 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[Scrubber, bool]:
             kind, arrays, about = files.read(source / FOLDER / site["file"])
             erasers[site["path"]] = ERASERS[kind].from_stored(arrays, about)
         figures = {site["path"]: site["figures"] for site in sites}
-        return Scrubber(erasers, figures, stored["identity"], stored["about"]), stored["complete"]
+        coverage = None if stored.get("coverage") is None else Coverage.from_dict(stored["coverage"])
+        return Scrubber(erasers, figures, stored["identity"], stored["about"], coverage), stored["complete"]
     except (KeyError, TypeError, InputError, FileNotFoundError) as error:
         raise FileFormatError(f"{source} holds a scrubber with parts missing or wrong ({error})") from None

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.erasers.protocol import Eraser
 from excise.erasers.random import RandomEraser
 from excise.errors import ExciseError, InputError
@@ -15,9 +17,10 @@ from excise.fitting import fit, fit_moments
 from excise.methods.geometry import concept_rank
 from excise.methods.leace import leace
 from excise.methods.table import Method
+from excise.moments.labelled_rows import read_labelled_rows
 from excise.moments.moments import Moments
 from excise.numerics.arrays import host, namespace
-from excise.scrubbing.batches import Data, Labels
+from excise.scrubbing.labels import Labels
 
 __all__ = ["SiteFit"]
 
@@ -27,9 +30,9 @@ ROWS_PER_FEATURE = 8  # that are held back: 8 d x d numbers of the model's dtype
 class SiteFit:
     """What is gathered at a site: moments, or the rows themselves for the methods that train on them."""
 
-    def __init__(self, path: str, found: Method, data: Data) -> None:
-        self.path, self.data, self.found = path, data, found
-        self.moments = Moments(concept=data.concept, track_xx=not found.redrawn)
+    def __init__(self, path: str, found: Method, concept: Concept) -> None:
+        self.path, self.concept, self.found = path, concept, found
+        self.moments = Moments(concept=concept, track_xx=not found.redrawn)
         self.rows: list[torch.Tensor] = []  # not yet in the moments
         self.labels: list[Any] = []
 
@@ -42,12 +45,12 @@ class SiteFit:
         rows = x.detach().reshape(-1, x.shape[-1])
         if len(rows) != len(labels.keep):
             raise InputError(f"at {self.path}: {len(rows)} vectors for {len(labels.keep)} tokens; choose another site")
-        if not labels.keep.any():
+        if not len(labels.values):
             return
         # A copy in either case: the model may write into its activations once we have looked at them.
-        rows = rows.clone() if labels.keep.all() else rows[torch.from_numpy(labels.keep).to(rows.device)]
+        rows = rows.clone() if labels.all_kept else labels.kept(rows)
         self.rows.append(rows.cpu() if self.trains else rows)
-        self.labels.append(labels.values)
+        self.labels.append(labels.values if self.trains else labels.encoded(self.concept, rows.device))
         if sum(map(len, self.rows)) >= ROWS_PER_FEATURE * x.shape[-1]:
             self.add_up()
 
@@ -61,7 +64,8 @@ class SiteFit:
             return
         rows = self.rows[0] if len(self.rows) == 1 else torch.cat(self.rows)
         try:
-            self.moments.update(rows, np.concatenate(self.labels))
+            given = read_labelled_rows(rows, self.moments.d)
+            self.moments.update_encoded(given.rows, self.concept, _joined(self.labels))
         except InputError as error:
             raise InputError(f"at {self.path}: {error}") from None
         self.rows, self.labels = [], []
@@ -86,7 +90,7 @@ class SiteFit:
             X, z = np.concatenate([host(rows) for rows in self.rows]), np.concatenate(self.labels)
             eraser = fit(X, z, method, kind="categorical" if z.ndim == 1 else "continuous", **options)
             before = eraser.info.get("canonical_before")
-            return eraser, _figures(eraser, before, Moments(concept=self.data.concept).update(X, z))
+            return eraser, _figures(eraser, before, Moments(concept=self.concept).update(X, z))
         eraser = fit_moments(self.moments, method, **options)
         canonical = eraser.info.get("canonical_correlations")
         if canonical is None or eraser.info.get("shrinkage_intensity"):
@@ -100,6 +104,20 @@ class SiteFit:
         assert d is not None
         rank = concept_rank(self.moments) if rank is None else rank
         return RandomEraser(d, min(d, rank), seed, strength, {"method": "random"})
+
+
+def _joined(parts: list[Encoded]) -> Encoded:
+    """Labels of several batches, on the device that they are on."""
+    if len(parts) == 1:
+        return parts[0]
+    n, k = sum(part.n for part in parts), parts[0].k
+    if not parts[0].has_classes:
+        return Encoded(n, k, matrix=np.concatenate([part.dense() for part in parts]))
+    counts = np.sum([part.counts for part in parts], axis=0)
+    codes: list[Any] = [part.on_device for part in parts]
+    if codes[0] is None:
+        return Encoded(n, k, codes=np.concatenate([np.asarray(part.codes) for part in parts]), counts=counts)
+    return Encoded(n, k, device_codes=torch.cat(codes), counts=counts)
 
 
 def _figures(eraser: Any, canonical: float | None, m: Moments | None) -> dict[str, Any]:

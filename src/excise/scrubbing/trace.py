@@ -1,8 +1,4 @@
-"""One traced forward pass: which module made a tensor, and which read it.
-
-Tensors are told apart by the memory they live in and by how often it was written to, so views of a tensor are that
-tensor and a sum that was formed in place is another one.
-"""
+"""One traced forward pass: the calls of all modules, what each was given and gave out, and how that was computed."""
 
 from __future__ import annotations
 
@@ -12,95 +8,115 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from excise.scrubbing.capture import evaluating, first_tensor, hidden_slot, run, tokens_of
+from excise.scrubbing.addresses import Address
+from excise.scrubbing.capture import evaluating, first_tensor, hidden_slot, run
+from excise.scrubbing.flow import Flow, Read, Value, Watch
+from excise.scrubbing.inputs import sample_of
 
-__all__ = ["Call", "Key", "Trace", "sample_of", "trace"]
+__all__ = ["Call", "Trace", "sample_of", "trace"]
 
-Key = tuple[int, int, int]
-SAMPLE = (1, 16)  # sequences and tokens: who reads what does not depend on how many there are
+CONSTANT_INPUTS = ("mask", "position", "type_ids", "bbox")  # they say where tokens stand, not what they are
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """One call of one module."""
 
+    number: int
     path: str
     module: torch.nn.Module
+    visit: int  # the how-manieth call of this module
+    parent: Call | None
     began: int  # place in the order of all beginnings and ends
-    arguments: set[Key]
-    hidden: Key | None  # the tensor in the argument where hidden states stand
+    arguments: set[Value]
+    hidden: Value | None  # the tensor in the argument where hidden states stand
     shape_in: tuple[int, ...] | None
     ended: int = -1
-    output: Key | None = None
+    output: Value | None = None
     shape_out: tuple[int, ...] | None = None
     parts: int | None = None  # length of a tuple of outputs; None for a plain tensor
     dtype: torch.dtype | None = None
+    reads: list[Read] = field(default_factory=list)  # products with weights in this call, not in calls inside it
+
+    @property
+    def address(self) -> str:
+        return str(Address(self.path, self.visit))
 
     @property
     def projects(self) -> bool:
-        """Whether the module itself holds a matrix and was given numbers: Linear and its likes."""
-        own = self.module.parameters(recurse=False)
-        return self.hidden is not None and any(p.ndim >= 2 and p.is_floating_point() for p in own)
+        """Whether the module itself multiplies what it was given by a matrix: Linear and its likes."""
+        return bool(self.reads)
 
     @property
     def normalises(self) -> bool:
-        """Whether the module is a norm: no children, no matrix, shape kept; vectors of weights, or its class says so."""
-        if next(self.module.children(), None) is not None or self.shape_in is None or self.shape_in != self.shape_out:
+        """Whether the module is a norm: no matrix, shape kept; vectors of weights of its own, or its class says so."""
+        if self.shape_in is None or self.shape_in != self.shape_out or self.reads:
             return False
-        own = list(self.module.parameters(recurse=False))
-        return all(p.ndim == 1 for p in own) and (bool(own) or "norm" in type(self.module).__name__.lower())
+        own = next(self.module.parameters(recurse=False), None)
+        if any(p.ndim > 1 for p in self.module.parameters()):
+            return False
+        return own is not None or "norm" in type(self.module).__name__.lower()
+
+    def contains(self, other: Call) -> bool:
+        """Whether the other call happened inside this one."""
+        return self.began < other.began and other.ended < self.ended
 
 
 @dataclass
 class Trace:
     """All calls of a pass, in the order in which they began."""
 
+    flow: Flow
     calls: list[Call] = field(default_factory=list)
-    makers: dict[Key, Call] = field(default_factory=dict)  # the innermost module that first gave out a tensor
     by_path: dict[str, list[Call]] = field(default_factory=dict)
 
     def under(self, path: str) -> Iterator[Call]:
         """Calls of modules inside `path`."""
         return (call for call in self.calls if call.path.startswith(path + "."))
 
+    def within(self, call: Call) -> Iterator[Call]:
+        """Calls that happened inside a call, wherever their modules are registered."""
+        return (other for other in self.calls[call.number + 1 :] if call.contains(other))
 
-def sample_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The first tokens of the first sequences of a batch, none of them masked: what is masked reads nothing."""
-    B, T = tokens_of(inputs)
+    def at(self, site: Address) -> Call | None:
+        """The call that a site means."""
+        calls = self.by_path.get(site.path, [])
+        return calls[site.visit - 1] if len(calls) >= site.visit else None
 
-    def cut(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != B:
-            return value
-        value = value[: SAMPLE[0]]
-        return value[:, : SAMPLE[1]] if value.ndim >= 2 and value.shape[1] == T else value
+    def makers(self, value: Value) -> Call | None:
+        """The innermost call that first gave out a value, if it was not handed in."""
+        return self._makers.get(value.origin)
 
-    out = {name: cut(value) for name, value in inputs.items()}
-    if isinstance(out.get("attention_mask"), torch.Tensor):
-        out["attention_mask"] = torch.ones_like(out["attention_mask"])
-    return out
+    def __post_init__(self) -> None:
+        self._makers: dict[Value, Call] = {}
+
+    def note_maker(self, value: Value, call: Call) -> None:
+        if value.origin not in {argument.origin for argument in call.arguments}:
+            self._makers.setdefault(value.origin, call)
 
 
 def trace(model: torch.nn.Module, inputs: Mapping[str, Any]) -> Trace:
     """Run the model once on a few tokens and look on."""
-    out = Trace()
+    out = Trace(Flow([*model.parameters(), *model.buffers()]))
+    flow = out.flow
     open_calls: list[Call] = []
-    alive: list[torch.Tensor] = []  # memory that is given back would be handed out again
-    clock = iter(range(2**62))
+    ticks = [0]
 
-    def key(x: Any) -> Key | None:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() == 0:
-            return None
-        alive.append(x)
-        return x.data_ptr(), x._version, x.numel()
+    def tick() -> int:
+        ticks[0] += 1
+        return ticks[0]
 
     def before(path: str) -> Any:
         def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             slot = hidden_slot(args, kwargs)
             hidden = None if slot is None else (args[slot] if isinstance(slot, int) else kwargs[slot])
-            keys = {found for value in (*args, *kwargs.values()) if (found := key(value)) is not None}
+            values = {v for x in tree_leaves((args, kwargs)) if (v := _float_value(flow, x)) is not None}
             shape = None if hidden is None else tuple(hidden.shape)
-            call = Call(path, module, next(clock), keys, key(hidden), shape)
+            visit = len(out.by_path.get(path, ())) + 1
+            parent = open_calls[-1] if open_calls else None
+            call = Call(len(out.calls), path, module, visit, parent, tick(), values, flow.value(hidden), shape)
             open_calls.append(call)
             out.calls.append(call)
             out.by_path.setdefault(path, []).append(call)
@@ -109,19 +125,31 @@ def trace(model: torch.nn.Module, inputs: Mapping[str, Any]) -> Trace:
 
     def after(module: torch.nn.Module, args: Any, output: Any) -> None:
         call = open_calls.pop()
-        call.ended = next(clock)
+        call.ended = tick()
         call.parts = len(output) if isinstance(output, (tuple, list)) else None
         x = first_tensor(output)
         if x is not None:
-            call.output, call.shape_out, call.dtype = key(x), tuple(x.shape), x.dtype
+            call.output, call.shape_out, call.dtype = flow.value(x), tuple(x.shape), x.dtype
         for value in output if isinstance(output, (tuple, list)) else (output,):
-            made = key(value)
-            if made is not None and made not in call.arguments:
-                out.makers.setdefault(made, call)
+            made = _float_value(flow, value)
+            if made is not None:
+                out.note_maker(made, call)
 
     with evaluating(model), ExitStack() as stack:
         for path, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(before(path), with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(after).remove)
-        run(model, inputs)
+        for name, value in inputs.items():
+            if not any(word in name for word in CONSTANT_INPUTS):
+                flow.give(value, name)
+        flow.clock, flow.open_call = tick, lambda: open_calls[-1].number if open_calls else -1
+        with Watch(flow):
+            run(model, inputs)
+    for read in flow.reads:
+        if read.call >= 0:
+            out.calls[read.call].reads.append(read)
     return out
+
+
+def _float_value(flow: Flow, x: Any) -> Value | None:
+    return flow.value(x) if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel() else None
