@@ -1,0 +1,239 @@
+"""Features of one file, in batches: with the labels of the same rows where these are in the file too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from excise.data.array_files import StoredArray
+from excise.data.locations import Location
+from excise.data.matrix import FeatureColumns
+from excise.data.table_files import TableFile
+
+__all__ = ["ArrayRows", "Buffers", "FeatureSource", "RawBatch", "TableRows"]
+
+PIECE_BYTES = 3 * 2**20  # what Arrow decodes at once: it fits the cache, and larger pieces took a third more time
+PIECE_BYTES_OF_COLUMNS = 2**24  # many columns cost a little each, however few the rows
+
+Values = np.ndarray[Any, Any]
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass
+class RawBatch:
+    """Rows as they are in the file, with what is wrong with some of them."""
+
+    begin: int  # row of the file
+    count: int
+    X: Values  # (count, ..., d)
+    found: dict[str, Values]  # reason -> (count,) bool
+    labels: Any = None
+    task: Any = None
+    table: Any = None  # all columns, where they are wanted
+    done: Callable[[], None] = field(default=_nothing)  # X is not needed any more
+
+
+class Buffers:
+    """Room for batches that is used again: memory fresh from the system costs as much time as reading."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+        self._free: list[Values] = []
+
+    def take(self, rows: int, make: Callable[[], Values]) -> Values:
+        while self._free:
+            buffer = self._free.pop()
+            if len(buffer) >= rows:
+                return buffer
+        return make()
+
+    def give_back(self, buffer: Values) -> None:
+        if self.again:
+            self._free.append(buffer)
+
+
+class FeatureSource(Protocol):
+    """The features of one file."""
+
+    @property
+    def location(self) -> Location: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def counted(self) -> bool:
+        """Whether `rows` costs nothing to ask for."""
+        ...
+
+    @property
+    def breaks(self) -> list[int] | None: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def batches(self, begin: int, end: int | None, rows: int, buffers: Buffers) -> Iterator[RawBatch]: ...
+
+
+class TableRows:
+    """From columns of a table."""
+
+    def __init__(
+        self, file: TableFile, features: list[str], labels: list[str], task: list[str], everything: bool
+    ) -> None:
+        self.file, self.labels, self.task, self.everything = file, labels, task, everything
+        self.features = FeatureColumns(file.schema, features)
+        if self.features.d is None:
+            for batch in file.stream(features, 0, None, 1024):
+                self.features.learn_width(batch)
+                if self.features.d is not None:
+                    break
+        self.features.d = self.features.d or 0
+        self.columns = (
+            list(file.schema.names) if everything else list(dict.fromkeys([*features, *labels, *task]))
+        )
+
+    @property
+    def location(self) -> Location:
+        return self.file.location
+
+    @property
+    def rows(self) -> int:
+        return self.file.rows
+
+    @property
+    def counted(self) -> bool:
+        return self.file.location.suffix != ".csv"
+
+    @property
+    def breaks(self) -> list[int] | None:
+        return self.file.breaks
+
+    @property
+    def d(self) -> int:
+        return self.features.d or 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.features.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        return self.d * self.features.dtype.itemsize
+
+    def batches(self, begin: int, end: int | None, rows: int, buffers: Buffers) -> Iterator[RawBatch]:
+        room = rows if end is None else min(rows, end - begin)
+        limit = PIECE_BYTES_OF_COLUMNS if self.features.column_major else PIECE_BYTES
+        piece = min(rows, max(1, limit // max(1, self.row_bytes)))
+        started = _Assembly(self, begin, room, buffers)
+        for batch in self.file.stream(self.columns, begin, end, piece):
+            at = 0
+            while at < len(batch):
+                part = batch.slice(at, room - started.filled)
+                started.add(part)
+                at += len(part)
+                if started.filled == room:
+                    yield started.finish()
+                    started = _Assembly(self, started.begin + room, room, buffers)
+        if started.filled:
+            yield started.finish()
+
+
+class _Assembly:
+    """One batch, put together from small pieces."""
+
+    def __init__(self, source: TableRows, begin: int, room: int, buffers: Buffers) -> None:
+        self.source, self.begin, self.room, self.buffers = source, begin, room, buffers
+        self.filled = 0
+        self.buffer: Values | None = None
+        self.found: dict[str, Values] = {}
+        self.pieces: list[Any] = []
+
+    def add(self, piece: Any) -> None:
+        if self.buffer is None:
+            self.buffer = self.buffers.take(self.room, lambda: self.source.features.buffer(self.room))
+        end = self.filled + len(piece)
+        for reason, flags in self.source.features.fill(piece, self.buffer[self.filled : end]).items():
+            self.found.setdefault(reason, np.zeros(self.room, dtype=bool))[self.filled : end] = flags
+        if self.source.everything or self.source.labels or self.source.task:
+            self.pieces.append(piece if self.source.everything else piece.select(self._others))
+        self.filled = end
+
+    @property
+    def _others(self) -> list[str]:
+        return list(dict.fromkeys([*self.source.labels, *self.source.task]))
+
+    def finish(self) -> RawBatch:
+        import pyarrow as pa
+
+        buffer, filled = self.buffer, self.filled
+        assert buffer is not None
+        table = pa.Table.from_batches(self.pieces) if self.pieces else None
+        return RawBatch(
+            self.begin,
+            filled,
+            buffer[:filled],
+            {reason: flags[:filled] for reason, flags in self.found.items()},
+            table.select(self.source.labels) if table is not None and self.source.labels else None,
+            table.select(self.source.task) if table is not None and self.source.task else None,
+            table if self.source.everything else None,
+            lambda: self.buffers.give_back(buffer),
+        )
+
+
+class ArrayRows:
+    """From an array (n, ..., d)."""
+
+    breaks = None
+    counted = True
+
+    def __init__(self, x: StoredArray, labels: dict[str, StoredArray], task: dict[str, StoredArray]) -> None:
+        self.x, self.labels, self.task = x, labels, task
+
+    @property
+    def location(self) -> Location:
+        return self.x.location
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def d(self) -> int:
+        return self.x.shape[-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32) if self.x.bfloat16 else self.x.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.x.shape[1:]) * self.dtype.itemsize
+
+    def batches(self, begin: int, end: int | None, rows: int, buffers: Buffers) -> Iterator[RawBatch]:
+        end = self.rows if end is None else end
+        labels = [array.chunks(begin, end, rows) for array in (*self.labels.values(), *self.task.values())]
+        for X in self.x.chunks(begin, end, rows):
+            beside = [next(stream) for stream in labels]
+            z = dict(zip(self.labels, beside, strict=False)) or None
+            y = dict(zip(self.task, beside[len(self.labels) :], strict=True)) or None
+            values = _widened(X) if self.x.bfloat16 else X
+
+            def done(part: Values = X) -> None:
+                self.x.release(part)
+
+            yield RawBatch(begin, len(X), values, {}, z, y, None, done)
+            begin += len(X)
+
+
+def _widened(X: Values) -> Values:
+    """bfloat16, kept as 16-bit integers, as float32: the same numbers."""
+    return (X.astype(np.uint32) << 16).view(np.float32)
