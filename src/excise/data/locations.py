@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from excise.errors import FileFormatError, InputError, missing_extra
 
-__all__ = ["SUFFIXES", "Location", "find_files", "is_collection", "is_url", "local_path", "open_url"]
+__all__ = ["HUGGING_FACE", "SUFFIXES", "Location", "find_files", "is_collection", "is_url", "local_path", "open_url"]
 
 SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather", ".csv")
 HUGGING_FACE = "state.json"  # what `datasets` writes beside the files of a data set

@@ -54,8 +54,14 @@ def open_table(
         table = _open_arrays(locations, asked[0], inside, asked[2], skip_bad)
     else:
         table = _open_columns(locations, asked[0], inside, asked[2], skip_bad, everything)
-    info = {"x": os.fspath(x), "z": None if z is None else os.fspath(z)}
-    info |= {"features": asked[0], "concept": asked[1], "task": asked[2], "skip_bad": skip_bad, "everything": everything}
+    info: dict[str, Any] = {"x": os.fspath(x), "z": None if z is None else os.fspath(z)}
+    info |= {
+        "features": asked[0],
+        "concept": asked[1],
+        "task": asked[2],
+        "skip_bad": skip_bad,
+        "everything": everything,
+    }
     labels: tuple[LabelSource, ...] = table.labels
     names = table.concept_columns
     if z is not None:
@@ -110,7 +116,9 @@ def _open_columns(
             f"{first.location} has lists of {first.d} features, {other.location} of {other.d}", code="schemas-differ"
         )
     if not widths:
-        raise InputError(f"{where} has no rows" if not filled else f"{where} has no features in any row", code="no-rows")
+        raise InputError(
+            f"{where} has no rows" if not filled else f"{where} has no features in any row", code="no-rows"
+        )
     for source in filled:
         source.features.d = widths[0]
     return Table(
@@ -148,7 +156,9 @@ def _open_arrays(
     for location in locations:
         arrays = open_arrays(location)
         known = list(arrays)
-        labels, tasks = ({name: _named(location, arrays, name) for name in split_names(n, known)} for n in (concept, task))
+        labels, tasks = (
+            {name: _named(location, arrays, name) for name in split_names(n, known)} for n in (concept, task)
+        )
         x = _features(location, arrays, split_names(asked, known), {*labels, *tasks})
         if len(x.shape) < 2 or 0 in x.shape[1:]:
             raise InputError(f"{location} has shape {x.shape}: features must be (n, d)", code="feature-shape")
@@ -170,7 +180,12 @@ def _open_arrays(
     filled = [source for source in sources if source.rows]
     columns = (first.x.name,) if first.x.name else ()
     return Table(
-        tuple(filled) or tuple(sources[:1]), None, columns, tuple(first.labels), has_labels=bool(concept), skip_bad=skip_bad
+        tuple(filled) or tuple(sources[:1]),
+        None,
+        columns,
+        tuple(first.labels),
+        has_labels=bool(concept),
+        skip_bad=skip_bad,
     )
 
 

@@ -16,7 +16,7 @@ from excise.data.table_files import TableFile
 
 __all__ = ["ArrayRows", "Buffers", "FeatureSource", "RawBatch", "TableRows"]
 
-PIECE_BYTES = 3 * 2**20  # what Arrow decodes at once: it fits the cache, and larger pieces took a third more time
+PIECE_BYTES = 3 * 2**19  # what Arrow decodes at once: it fits the cache, and larger pieces took a third more time
 PIECE_BYTES_OF_COLUMNS = 2**24  # many columns cost a little each, however few the rows
 
 Values = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class RawBatch:
     found: dict[str, Values]  # reason -> (count,) bool
     labels: Any = None
     task: Any = None
-    table: Any = None  # all columns, where they are wanted
+    table: Any = None  # all other columns, where they are wanted
     done: Callable[[], None] = field(default=_nothing)  # X is not needed any more
 
 
@@ -97,9 +97,9 @@ class TableRows:
                 if self.features.d is not None:
                     break
         self.features.d = self.features.d or 0
-        self.columns = (
-            list(file.schema.names) if everything else list(dict.fromkeys([*features, *labels, *task]))
-        )
+        names = list(file.schema.names) if everything else list(dict.fromkeys([*labels, *task]))
+        self.others = [name for name in names if name not in features]
+        self.columns = [*features, *self.others]
 
     @property
     def location(self) -> Location:
@@ -163,13 +163,9 @@ class _Assembly:
         end = self.filled + len(piece)
         for reason, flags in self.source.features.fill(piece, self.buffer[self.filled : end]).items():
             self.found.setdefault(reason, np.zeros(self.room, dtype=bool))[self.filled : end] = flags
-        if self.source.everything or self.source.labels or self.source.task:
-            self.pieces.append(piece if self.source.everything else piece.select(self._others))
+        if self.source.others:
+            self.pieces.append(piece.select(self.source.others))
         self.filled = end
-
-    @property
-    def _others(self) -> list[str]:
-        return list(dict.fromkeys([*self.source.labels, *self.source.task]))
 
     def finish(self) -> RawBatch:
         import pyarrow as pa

@@ -174,7 +174,12 @@ class Table:
                 raise self.refusal(part.file)
             bad.add(str(self.sources[part.file].location), raw.begin, found)
             good = ~np.logical_or.reduce(list(found.values()))
-            X, z, y, table = X[good], label_pieces.keep(z, good), label_pieces.keep(y, good), label_pieces.keep(table, good)
+            X, z, y, table = (
+                X[good],
+                label_pieces.keep(z, good),
+                label_pieces.keep(y, good),
+                label_pieces.keep(table, good),
+            )
         return Batch(
             number, part.file, raw.begin, raw.count, X, label_pieces.plain(z), label_pieces.plain(y), table, bad
         )

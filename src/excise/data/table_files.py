@@ -6,9 +6,11 @@ pyarrow.dataset holds whole row groups: 3 GB where pyarrow wrote the file with i
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Protocol
 
 from excise.data.locations import Location
@@ -111,20 +113,22 @@ def _cut(batches: Iterator[Any], skip: int, count: int | None) -> Iterator[Any]:
 class ParquetFile:
     def __init__(self, location: Location) -> None:
         self.location = location
+        self.metadata: Any = None
         with _reading(location, "Parquet"):
-            opened = self._open()
-            self.metadata: Any = opened.metadata
+            opened = self.open()
+            self.metadata = opened.metadata
             self.schema: Any = opened.schema_arrow
         starts = [0]
         for group in range(self.metadata.num_row_groups):
             starts.append(starts[-1] + self.metadata.row_group(group).num_rows)
         self._starts = starts  # of the row groups, and the end
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
+        """As pyarrow knows it; each has a position of its own."""
         import pyarrow.parquet as pq
 
         source: Any = self.location.path if self.location.is_local else self.location.open()
-        return pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER)
+        return pq.ParquetFile(source, metadata=self.metadata, pre_buffer=False, buffer_size=BUFFER)
 
     @property
     def rows(self) -> int:
@@ -136,13 +140,11 @@ class ParquetFile:
 
     def stream(self, columns: list[str], begin: int, end: int | None, rows: int) -> Iterator[Any]:
         end = self.rows if end is None else end
-        groups = [
-            g for g in range(len(self._starts) - 1) if self._starts[g] < end and self._starts[g + 1] > begin
-        ]
-        if not groups or end <= begin:
+        if end <= begin:
             return
+        groups = list(range(bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)))
         with _reading(self.location, "Parquet"):
-            batches = self._open().iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
+            batches = self.open().iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
             yield from _cut(batches, begin - self._starts[groups[0]], end - begin)
 
 
@@ -186,6 +188,11 @@ class ArrowFile:
     @property
     def rows(self) -> int:
         return sum(self._lengths)
+
+    @property
+    def groups(self) -> list[int]:
+        """The first row of each record batch."""
+        return [0, *accumulate(self._lengths)][:-1]
 
     def stream(self, columns: list[str], begin: int, end: int | None, rows: int) -> Iterator[Any]:
         with _reading(self.location, "Arrow"):
