@@ -144,8 +144,9 @@ class ParquetFile:
             return
         groups = list(range(bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)))
         with _reading(self.location, "Parquet"):
-            batches = self.open().iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
-            yield from _cut(batches, begin - self._starts[groups[0]], end - begin)
+            with self.open() as opened:
+                batches = opened.iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
+                yield from _cut(batches, begin - self._starts[groups[0]], end - begin)
 
 
 class ArrowFile:
@@ -158,23 +159,28 @@ class ArrowFile:
         with location.open() as file:
             self.is_stream = file.read(6) != b"ARROW1"
         self._map = MappedFile(location.path) if location.is_local else None
-        with _reading(location, "Arrow"):
-            self.schema: Any = self._open(None).schema
+        with _reading(location, "Arrow"), self._open(None) as reader:
+            self.schema: Any = reader.schema
 
-    def _open(self, columns: list[str] | None) -> Any:
+    @contextmanager
+    def _open(self, columns: list[str] | None) -> Iterator[Any]:
         import pyarrow as pa
 
         included = None if columns is None else [self.schema.names.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-        source: Any = self.location.open() if self._map is None else pa.BufferReader(pa.py_buffer(self._map.map))
-        return (pa.ipc.open_stream if self.is_stream else pa.ipc.open_file)(source, options=options)
+        open_reader = pa.ipc.open_stream if self.is_stream else pa.ipc.open_file
+        if self._map is not None:
+            yield open_reader(pa.BufferReader(pa.py_buffer(self._map.map)), options=options)
+            return
+        with self.location.open() as file:
+            yield open_reader(file, options=options)
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
-        reader = self._open(columns)
-        if self.is_stream:
-            yield from reader
-        else:
-            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+        with self._open(columns) as reader:
+            if self.is_stream:
+                yield from reader
+            else:
+                yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
 
     @cached_property
     def _lengths(self) -> list[int]:
@@ -214,21 +220,26 @@ class CsvFile:
 
     def __init__(self, location: Location, as_text: frozenset[str] = frozenset()) -> None:
         self.location, self.as_text = location, as_text
-        with _reading(location, "CSV"):
-            self.schema: Any = self._open(None).schema
+        with _reading(location, "CSV"), self._open(None) as reader:
+            self.schema: Any = reader.schema
 
-    def _open(self, columns: list[str] | None) -> Any:
+    @contextmanager
+    def _open(self, columns: list[str] | None) -> Iterator[Any]:
         import pyarrow as pa
         from pyarrow import csv
 
         types: dict[str, Any] = dict.fromkeys(self.as_text, pa.string())
         if columns is not None:  # a column of whole numbers may hold others further down
             types |= {f.name: pa.float64() for f in self.schema if f.type == pa.int64() and f.name in self._numbers}
-        return csv.open_csv(
-            self.location.open(),
-            read_options=csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
-            convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
-        )
+        with (
+            self.location.open() as file,
+            csv.open_csv(
+                file,
+                read_options=csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
+                convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
+            ) as reader,
+        ):
+            yield reader
 
     _numbers: frozenset[str] = frozenset()
 
@@ -245,7 +256,7 @@ class CsvFile:
         return sum(len(batch) for batch in self.stream([self.schema.names[0]], 0, None, 2**20))
 
     def stream(self, columns: list[str], begin: int, end: int | None, rows: int) -> Iterator[Any]:
-        with _reading(self.location, "CSV"):
-            for batch in _cut(self._open(columns), begin, None if end is None else end - begin):
+        with _reading(self.location, "CSV"), self._open(columns) as reader:
+            for batch in _cut(iter(reader), begin, None if end is None else end - begin):
                 for at in range(0, len(batch), rows):
                     yield batch.slice(at, rows)
