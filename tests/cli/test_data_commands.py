@@ -182,7 +182,10 @@ def test_stochastic_rounding_differs_between_batches_and_repeats(people, monkeyp
         (["fit", "{0}/ragged.parquet", "-c", "sex"], r"1 with other than 1 features \(first at row 1\)"),
         (["apply", "{0}/x.npy", "{0}/x.npy"], "not a whole safetensors file"),
         (["apply", "{0}/e", "{0}/wide.parquet"], "has 6 features, the eraser was fitted on 5"),
-        (["apply", "{0}/e", "{0}/x.npy", "-o", "{0}/out.txt"], r"from a \.npy file expected one that ends in \.npy, \.parquet"),
+        (
+            ["apply", "{0}/e", "{0}/x.npy", "-o", "{0}/out.txt"],
+            r"from a \.npy file expected one that ends in \.npy, \.parquet",
+        ),
         (["apply", "{0}/o", "{0}/x.npy"], "this eraser needs the labels"),
         (["fit", "{0}/x.npy", "-c", "sex"], "one array without names"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "-f", "a"], "one array without names"),
@@ -223,7 +226,9 @@ def test_a_failed_apply_leaves_nothing_behind(people):
     np.save(folder / "x.npy", X)
     names = {p.name for p in folder.iterdir()}
     for target in ("out.npy", "out.parquet"):
-        with pytest.raises(excise.InputError, match=r"1 of 1,000 rows cannot be used: 1 with features that are NaN .*first at row 999"):
+        with pytest.raises(
+            excise.InputError, match=r"1 of 1,000 rows cannot be used: 1 with features that are NaN .*first at row 999"
+        ):
             excise_command("apply", folder / "e", folder / "x.npy", "-o", folder / target)
     assert {p.name for p in folder.iterdir()} == names
 

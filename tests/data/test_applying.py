@@ -123,7 +123,9 @@ def test_row_groups_that_are_too_large_are_split(files, monkeypatch):
 def test_csv_keeps_text_as_it_was(files):
     folder, X, z, erased = files
     lines = ["code,f0,f1,f2,f3,f4,sex,note"]
-    lines += [f"{i:04d},{','.join(map(repr, map(float, x)))},{s},\"a, b\"" for i, (x, s) in enumerate(zip(X, z, strict=True))]
+    lines += [
+        f'{i:04d},{",".join(map(repr, map(float, x)))},{s},"a, b"' for i, (x, s) in enumerate(zip(X, z, strict=True))
+    ]
     (folder / "x.csv").write_text("\n".join(lines) + "\n")
     names = "f0,f1,f2,f3,f4"
     excise_command("fit", folder / "x.csv", "-f", names, "-c", "sex", "-o", folder / "named")
@@ -135,7 +137,9 @@ def test_csv_keeps_text_as_it_was(files):
     assert np.abs(after[names.split(",")].to_numpy() - erased).max() < 1e-5
     assert class_gap(after[names.split(",")].to_numpy(), z) < 1e-6
     excise_command("fit", folder / "x.csv", "-f", names, "-c", "sex", "-m", "oracle", "-o", folder / "oracle")
-    excise_command("apply", folder / "oracle", folder / "x.csv", "-o", folder / "oracle.csv")  # knows its labels' column
+    excise_command(
+        "apply", folder / "oracle", folder / "x.csv", "-o", folder / "oracle.csv"
+    )  # knows its labels' column
     assert class_gap(pd.read_csv(folder / "oracle.csv")[names.split(",")].to_numpy(), z) < 1e-6
 
 
@@ -165,7 +169,9 @@ def test_features_are_taken_by_name(files):
     shuffled = wide.select(["f3", "sex", "f0", "f4", "f2", "f1"]).append_column("f9", wide["f0"])
     pq.write_table(shuffled, folder / "shuffled.parquet")
     for more in ([], ["-f", "f4,f3,f2,f1,f0"]):
-        excise_command("apply", folder / "named", folder / "shuffled.parquet", *more, "-o", folder / "o.parquet", "--overwrite")
+        excise_command(
+            "apply", folder / "named", folder / "shuffled.parquet", *more, "-o", folder / "o.parquet", "--overwrite"
+        )
         after = pq.read_table(folder / "o.parquet")
         assert after.column_names == shuffled.column_names
         assert after["f9"].equals(shuffled["f9"])
@@ -176,7 +182,9 @@ def test_features_are_taken_by_name(files):
     with pytest.raises(excise.InputError, match="has no column 'f2': the eraser was fitted on f0, f1, f2, f3, f4"):
         excise_command("apply", folder / "named", folder / "less.parquet", "-o", folder / "x2.parquet")
     with pytest.raises(excise.InputError, match="takes other columns: the eraser was fitted on f0"):
-        excise_command("apply", folder / "named", folder / "shuffled.parquet", "-f", "f0,f1,f2,f3,f9", "-o", folder / "x2.parquet")
+        excise_command(
+            "apply", folder / "named", folder / "shuffled.parquet", "-f", "f0,f1,f2,f3,f9", "-o", folder / "x2.parquet"
+        )
 
 
 def test_a_list_column_is_known_by_its_name(files):

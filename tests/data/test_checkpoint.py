@@ -113,7 +113,19 @@ from excise.cli import run
 from excise.cli.app import app
 sys.exit(run(app, sys.argv[1:]))
 """
-    given = [sys.executable, "-c", code, "fit", folder / "in", "-c", "sex", "-o", folder / "e", "--checkpoint-every", "0"]
+    given = [
+        sys.executable,
+        "-c",
+        code,
+        "fit",
+        folder / "in",
+        "-c",
+        "sex",
+        "-o",
+        folder / "e",
+        "--checkpoint-every",
+        "0",
+    ]
     given += ["--save-moments", folder / "m", "--json"]
     resumed = 0
     for _ in range(2):
@@ -184,7 +196,9 @@ def test_a_changed_input_is_refused(stopped, change):
     else:
         X, z = rows(15_100)
         pq.write_table(list_table(X, z), path)
-    with pytest.raises(excise.ExciseError, match=r"0.parquet has changed since the checkpoint was written .* delete .*c to"):
+    with pytest.raises(
+        excise.ExciseError, match=r"0.parquet has changed since the checkpoint was written .* delete .*c to"
+    ):
         gather(open_table(folder / "in", concept="sex"), recipe, checkpoint=Checkpoint(folder / "c"))
 
 

@@ -15,7 +15,6 @@ from excise.data import open_table
 from excise.data.columns import index_columns
 
 
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
@@ -100,7 +99,9 @@ def test_names_of_features(files):
 
 
 def test_a_column_whose_name_has_a_comma(tmp_path):
-    pq.write_table(pa.table({"a,b": [0.0, 1.0, 2.0], "c": [1.0, 0.0, 3.0], "z": ["p", "q", "p"]}), tmp_path / "x.parquet")
+    pq.write_table(
+        pa.table({"a,b": [0.0, 1.0, 2.0], "c": [1.0, 0.0, 3.0], "z": ["p", "q", "p"]}), tmp_path / "x.parquet"
+    )
     assert open_table(tmp_path / "x.parquet", features="a,b", concept="z").columns == ("a,b",)
     assert open_table(tmp_path / "x.parquet", features=["a,b", "c"], concept="z").columns == ("a,b", "c")
 

@@ -29,18 +29,20 @@ def reduce_parts(
     """add_up(work(*job) for job in jobs), as a tree.
 
     Args:
-        work: a function of the library, and what it is called with; arguments may be Dask's delayed values.
+        work: a function of the library.
+        jobs: what it is called with; arguments may be Dask's delayed values.
         client: a `distributed.Client`; without one, whatever scheduler Dask is set to (threads, processes, a client).
-        done: called with the number of each job that is finished, as they come (with a client).
+        done: called with the number of each job that is finished, as they come (with a client and plain arguments).
     """
     require_dask()
-    if client is None:
-        import dask
+    import dask
 
-        level: list[Any] = [dask.delayed(work, pure=True)(*job) for job in jobs]
+    lazy = any(dask.is_dask_collection(argument) for job in jobs for argument in job)
+    if client is None or lazy:
+        level: list[Any] = [dask.delayed(work)(*map(_delayed, job)) for job in jobs]
         while len(level) > 1:
             level = [dask.delayed(add_up)(*level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
-        return dask.compute(level[0])[0]
+        return dask.compute(level[0])[0] if client is None else client.compute(level[0]).result()
     from distributed import as_completed
 
     leaves = [client.submit(work, *job, pure=False) for job in jobs]
@@ -59,3 +61,10 @@ def reduce_parts(
             done(numbers[leaf.key])
         del leaf
     return total.result()
+
+
+def _delayed(argument: Any) -> Any:
+    """An argument of a task; what is no collection is passed on as it is, not searched for collections."""
+    import dask
+
+    return argument if dask.is_dask_collection(argument) else dask.delayed(argument, traverse=False)
