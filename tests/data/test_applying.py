@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -222,7 +223,7 @@ def test_the_index_of_pandas_comes_out_untouched(tmp_path):
 
 
 def test_an_existing_output_needs_overwrite(files):
-    folder, X, _, erased = files
+    folder, _, _, erased = files
     for target in ("x.npy", "z.npy"):  # its own input, and something else
         before = (folder / target).read_bytes()
         with pytest.raises(excise.ExciseError, match=f"{target} exists already: pass --overwrite"):
@@ -275,10 +276,8 @@ def test_a_folder_run_that_was_stopped_goes_on(files, monkeypatch):
 
     monkeypatch.setattr(module, "erase_file", stopped)
     given = ("apply", folder / "e", folder / "shards", "-o", folder / "out")
-    try:
+    with contextlib.suppress(KeyboardInterrupt, AssertionError):
         excise_command(*given)
-    except (KeyboardInterrupt, AssertionError):
-        pass
     times = {name: os.stat(folder / "out" / name).st_mtime_ns for name in ("part-0.parquet", "part-1.parquet")}
     assert sorted(os.listdir(folder / "out")) == [".excise-apply.json", "part-0.parquet", "part-1.parquet"]
     excise.fit(X[::2], z[::2]).save(folder / "other")
@@ -311,7 +310,7 @@ def test_hugging_face_folders_stay_loadable(tmp_path):
 def test_urls(files):
     import fsspec
 
-    folder, X, _, erased = files
+    folder, _, _, erased = files
     system = fsspec.filesystem("memory")
     system.put(str(folder / "shards") + "/", "/excise-apply/in/", recursive=True)
     said = excise_command("apply", folder / "e", "memory://excise-apply/in", "-o", "memory://excise-apply/out")
@@ -369,7 +368,7 @@ def test_a_full_disk_leaves_the_old_file_whole(files, name):
 
 
 def test_leftovers_of_a_killed_run_are_removed(files):
-    folder, X, z, erased = files
+    folder, X, _z, erased = files
     big = np.tile(X, (300, 1))
     np.save(folder / "big.npy", big)
     given = [sys.executable, "-c", CHILD, "0", "apply", folder / "e", folder / "big.npy", "-o", folder / "out.npy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -55,7 +56,7 @@ def in_a_child(work) -> int:
 
 @pytest.mark.parametrize("needs", ["moments", "class moments"])
 def test_killed_twenty_times(shards, small_batches, needs):
-    folder, X, _ = shards
+    folder, _, _ = shards
     table = open_table(folder / "in", concept="sex")
     recipe = learn_recipe(table, needs)
     alone = gather(table, recipe)
@@ -94,7 +95,7 @@ def test_killed_command(shards, monkeypatch):
     import excise.data.gathering as gathering
     import excise.data.table as module
 
-    folder, X, _ = shards
+    folder, _, _ = shards
     with monkeypatch.context() as patched:
         patched.setattr(module, "BATCH_BYTES", 1)
         patched.setattr(gathering, "SETTLE", 2)
@@ -133,10 +134,8 @@ sys.exit(run(app, sys.argv[1:]))
         limit = time.monotonic() + 30
         seen = resumed
         while time.monotonic() < limit and child.poll() is None:
-            try:
+            with contextlib.suppress(FileNotFoundError, excise.FileFormatError):
                 seen = excise_files.read(folder / "c")[2]["state"]["rows"]
-            except (FileNotFoundError, excise.FileFormatError):
-                pass
             if seen > resumed + 2000:
                 child.send_signal(signal.SIGKILL)
                 break
@@ -160,7 +159,7 @@ sys.exit(run(app, sys.argv[1:]))
 @pytest.fixture
 def stopped(shards, small_batches):
     """A checkpoint of a run that was stopped in the middle."""
-    folder, X, z = shards
+    folder, _X, _z = shards
     table = open_table(folder / "in", concept="sex")
     recipe = learn_recipe(table, "moments")
 
@@ -224,7 +223,7 @@ def test_what_is_no_checkpoint_is_refused(stopped):
     gather(table, recipe).main.save(folder / "m")
     with pytest.raises(excise.FileFormatError, match="holds a Moments, expected a checkpoint"):
         gather(table, recipe, checkpoint=Checkpoint(folder / "m"))
-    with pytest.raises(excise.ExciseError, match="folder .* does not exist"):
+    with pytest.raises(excise.ExciseError, match=r"folder .* does not exist"):
         Checkpoint(folder / "no" / "c")
     with pytest.raises(excise.ExciseError, match="at least 0"):
         Checkpoint(folder / "c", every=-1.0)

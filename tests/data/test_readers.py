@@ -57,7 +57,7 @@ def test_every_source_gives_the_same_rows(files, case, batch):
 
 @pytest.mark.parametrize("case", ["npy", "npz, compressed", "list column", "feather", "arrow stream", "csv", "folder"])
 def test_reading_can_start_at_any_batch(files, case):
-    folder, X, _, cases = files
+    folder, _, _, cases = files
     table = opened(folder, cases[case])
     parts = table.parts()
     every = [(b.part, b.begin, np.array(b.X), pa_list(b.z)) for b in table.stream(rows=64)]
@@ -169,7 +169,7 @@ def test_urls(files, protocol):
 
 
 def test_unknown_storage():
-    with pytest.raises(excise.InputError, match="cannot open nonsense://x/y.parquet"):
+    with pytest.raises(excise.InputError, match=r"cannot open nonsense://x/y.parquet"):
         open_table("nonsense://x/y.parquet", concept="z")
 
 
@@ -259,12 +259,12 @@ def test_lists_of_another_length_in_another_file(tmp_path):
     for name, width in (("a", 2), ("b", 3)):
         values = pa.array([[1.0] * width] * 4)
         pq.write_table(pa.table({"x": values, "z": ["p", "q", "p", "q"]}), tmp_path / f"{name}.parquet")
-    with pytest.raises(excise.InputError, match="a.parquet has lists of 2 features, .*b.parquet of 3"):
+    with pytest.raises(excise.InputError, match=r"a.parquet has lists of 2 features, .*b.parquet of 3"):
         open_table(tmp_path, concept="z")
 
 
 def test_folders_of_several_formats_and_of_none(files, tmp_path):
-    folder, X, _, _ = files
+    folder, _, _, _ = files
     with pytest.raises(excise.InputError, match="files of several formats"):
         open_table(folder, concept="sex")
     with pytest.raises(FileNotFoundError, match="holds no file that ends in"):
@@ -274,7 +274,7 @@ def test_folders_of_several_formats_and_of_none(files, tmp_path):
 
 
 def test_labels_of_several_columns_need_a_name(files, tmp_path):
-    folder, X, z, _ = files
+    folder, _X, z, _ = files
     pq.write_table(pa.table({"id": np.arange(1000), "source": z}), tmp_path / "labels.parquet")
     with pytest.raises(excise.InputError, match=r"has 2 columns \(id, source\): say which is the concept \(-c\)"):
         open_table(folder / "x.npy", tmp_path / "labels.parquet")

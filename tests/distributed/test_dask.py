@@ -154,7 +154,7 @@ def test_bad_rows_are_reported_by_the_workers(client, shards):
     pq.write_table(list_table(X[:2500], z[:2500]), folder / "in" / "03.parquet")
     with pytest.raises(excise.InputError, match=r"03.parquet: 1 of 2,500 rows .*first at row 7"):
         ours.fit(folder / "in", concept="sex", client=client)
-    with pytest.raises(excise.InputError, match="03.parquet"):
+    with pytest.raises(excise.InputError, match=r"03.parquet"):
         excise_command("fit", folder / "in", "-c", "sex", "-o", folder / "e", "--scheduler", client.scheduler.address)
     assert not (folder / "e").exists()
 

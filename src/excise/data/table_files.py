@@ -143,10 +143,9 @@ class ParquetFile:
         if end <= begin:
             return
         groups = list(range(bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)))
-        with _reading(self.location, "Parquet"):
-            with self.open() as opened:
-                batches = opened.iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
-                yield from _cut(batches, begin - self._starts[groups[0]], end - begin)
+        with _reading(self.location, "Parquet"), self.open() as opened:
+            batches = opened.iter_batches(rows, groups, columns, use_threads=len(columns) > 8)
+            yield from _cut(batches, begin - self._starts[groups[0]], end - begin)
 
 
 class ArrowFile:

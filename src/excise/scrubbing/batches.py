@@ -73,8 +73,11 @@ def read_labels(concept: Any, tokens: tuple[int, int], mask: Any = None) -> Labe
 class Data:
     """The batches, looked through once before any work, and held to be the same every time they are read again."""
 
-    def __init__(self, batches: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, batches: Iterable[Mapping[str, Any]], group: Any = None) -> None:
         """
+        Args:
+            batches: this process's share of them, where `group` (of torch.distributed) has several.
+
         Raises:
             ExciseError: batches that can be read only once.
             InputError, ConceptError: batches without tokens or labels, or labels that leave nothing to erase.
@@ -110,6 +113,10 @@ class Data:
                     raise ConceptError(f"batch {number}: {error}") from None
         if self.first is None:
             raise InputError("batches are empty: there is nothing to fit on")
+        if group is not None:
+            from excise.distributed.ranks import join_concepts
+
+            concept = join_concepts(concept, group)
         if concept is None:
             raise ConceptError(
                 f"all {self.tokens} tokens are ignored (padding, or a label of {IGNORED}): there is nothing to erase"

@@ -37,6 +37,7 @@ def scrub(
     resume: str | os.PathLike[str] | None = None,
     progress: bool = True,
     sequential: bool = True,
+    group: Any = None,
     **options: Any,
 ) -> Scrubber:
     """Erase a concept at every site of a transformer.
@@ -52,13 +53,17 @@ def scrub(
         cache: where hidden states are kept between blocks: "gpu", "ram", "disk", "none" (recomputed), or "auto".
         resume: a folder; each finished block is saved there, and a run that was stopped goes on after the last one.
         sequential: False fits all sites on the clean model, for comparison.
+        group: of torch.distributed, e.g. torch.distributed.group.WORLD: every rank calls scrub with its share of the
+            batches, moments are added up over the ranks, and all get the same erasers.
         options: of the method, e.g. strength=0.5 or limit_norm=True.
 
     Raises:
         ExciseError: bad input, before any work; NaN in the activations, with the first site where they appear.
     """
     found = _check_method(method, options)
-    data = Data(batches)
+    if group is not None:
+        _check_group(method, found, resume)
+    data = Data(batches, group)
     assert data.first is not None
     with evaluating(model):
         layout = find_sites(model, data.first, sites)
@@ -76,7 +81,7 @@ def scrub(
         )
         with Cache(mode, sizes, layout.dtype, resume) as store, bar:
             passes = Passes(model, data, layout, store, bar.advance)
-            _fit_all(passes, scrubber, found, options, bar, resume)
+            _fit_all(passes, scrubber, found, options, bar, resume, group)
     if resume is not None:
         write_folder(resume, scrubber, known=len(scrubber.erasers))
     return scrubber
@@ -90,6 +95,13 @@ def _check_method(method: str, options: dict[str, Any]) -> Method:
     if found.uses_task == "must" or found.needs_with(options) == "class moments":
         raise ExciseError(f"method {method!r} cannot scrub a model: it needs more than one label per token")
     return found
+
+
+def _check_group(method: str, found: Method, resume: Any) -> None:
+    if found.needs == "rows":
+        raise ExciseError(f"method {method!r} trains on rows, which several ranks do not share: scrub with one rank")
+    if resume is not None:
+        raise ExciseError("resume= is for one rank: save the scrubber of rank 0 at the end")
 
 
 def _one_level(layout: Layout) -> Layout:
@@ -148,7 +160,7 @@ def _resume(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
 
 
 def _fit_all(
-    passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Progress, resume: Any
+    passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Progress, resume: Any, ranks: Any
 ) -> None:
     method, erasers, seconds = scrubber.about["method"], scrubber.erasers, scrubber.about["seconds"]
     at_work = erasers if scrubber.about["arguments"]["sequential"] and not found.redrawn else {}
@@ -167,6 +179,8 @@ def _fit_all(
                 passes.gather(group, level, at_work, lambda path, x, labels, sums=sums: sums[path].add(x, labels))  # type: ignore[misc]
                 for gathered in sums.values():
                     gathered.add_up()
+                    if ranks is not None:
+                        gathered.moments = gathered.moments.all_reduce(ranks)
             seconds["passes"] += time.perf_counter() - began
             began = time.perf_counter()
             for path in level:
