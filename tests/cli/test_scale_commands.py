@@ -36,7 +36,9 @@ def small_batches(monkeypatch):
 OPTIONS = {"fair_pca": ["--option", "n_components=3"], "splince": ["--task", "task"]}
 
 
-@pytest.mark.parametrize("method", ["leace", "oracle", "sal", "splince", "fair_pca", "quadratic", "inlp", "rlace", "random"])
+@pytest.mark.parametrize(
+    "method", ["leace", "oracle", "sal", "splince", "fair_pca", "quadratic", "inlp", "rlace", "random"]
+)
 def test_every_method_from_files(files, small_batches, method):
     folder, X, z = files
     task = (X[:, 0] + np.random.default_rng(1).standard_normal(1000) > 0).astype(int)
@@ -56,7 +58,7 @@ def test_every_method_from_files(files, small_batches, method):
 
 
 def test_methods_that_train_on_rows_say_their_sample(files, small_batches):
-    folder, X, z = files
+    folder, *_ = files
     given = ("fit", folder / "list.parquet", "-c", "sex", "-m", "inlp", "-o", folder / "e", "--sample", 400)
     assert "400 rows (a sample of 1,000)" in excise_command(*given)
     assert excise.load(folder / "e").info["sample"] == {"rows": 400, "of": 1000, "seed": 0}
@@ -167,7 +169,11 @@ def test_concepts_by_commas_and_repeated(files):
         (["fit", "{0}/x.npy", "--nonsense"], 2, "No such option"),
         (["nonsense"], 2, "No such command"),
         (["fit", "{0}/x.npy", "{0}/z.npy", "-o", "{0}/e"], 2, "exists already: pass --overwrite"),
-        (["fit", "{0}/list.parquet", "-c", "gender", "-o", "{0}/n"], 2, "no column 'gender'; it has id, embedding, sex"),
+        (
+            ["fit", "{0}/list.parquet", "-c", "gender", "-o", "{0}/n"],
+            2,
+            "no column 'gender'; it has id, embedding, sex",
+        ),
         (["fit", "{0}/cut.parquet", "-c", "sex", "-o", "{0}/n"], 2, "not a whole Parquet file"),
         (["fit", "{0}/empty.parquet", "-c", "sex", "-o", "{0}/n"], 2, "not a whole Parquet file"),
         (["fit", "{0}/norows.parquet", "-c", "sex", "-o", "{0}/n"], 2, "has no rows"),

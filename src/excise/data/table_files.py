@@ -68,7 +68,7 @@ def _reading(location: Location, kind: str) -> Iterator[None]:
         yield
     except (ExciseError, FileNotFoundError):
         raise
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError, OverflowError) as error:  # names that are no text, too
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileFormatError(f"{location} is not a whole {kind} file ({first})", code="cut-off") from None
 
@@ -87,7 +87,8 @@ def open_table_file(location: Location) -> TableFile:
         opened = CsvFile(location)
     else:
         opened = ArrowFile(location)
-    names = opened.schema.names
+    with _reading(location, "Parquet" if location.suffix == ".parquet" else "Arrow"):
+        names = opened.schema.names
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{location} has two columns called {twice!r}: rename one of them")
@@ -95,8 +96,12 @@ def open_table_file(location: Location) -> TableFile:
 
 
 def _cut(batches: Iterator[Any], skip: int, count: int | None) -> Iterator[Any]:
-    """The batches without their first `skip` rows, `count` rows in all."""
+    """The batches without their first `skip` rows, `count` rows in all.
+
+    Arrow takes offsets and codes of a file on trust, and reading by wrong ones leaves its memory: so they are checked.
+    """
     for batch in batches:
+        batch.validate(full=True)
         if skip >= len(batch):
             skip -= len(batch)
             continue
