@@ -174,6 +174,16 @@ print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
     assert peak < 230
 
 
+def test_a_damaged_archive(folder):
+    X, _ = rows(10)
+    np.savez_compressed("x.npz", X=X)
+    content = bytearray((folder / "x.npz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (folder / "x.npz").write_bytes(bytes(content))
+    with pytest.raises(excise.FileFormatError, match="is not a whole NumPy file"):
+        open_table("x.npz", "z.npy").moments()
+
+
 def test_names_that_lead_out_of_the_folder(folder):
     for name in ("../x.npy", "/etc/x.npy", "a/../../x.npy", "", "a\\..\\b.npy", "a\0b"):
         with pytest.raises(excise.ExciseError, match="leads out of"):

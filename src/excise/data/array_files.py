@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 
 from excise.data.locations import Location
 from excise.data.mapped import MappedFile
-from excise.errors import FileFormatError
+from excise.errors import ExciseError, FileFormatError
 
 __all__ = ["SAFETENSORS_DTYPES", "StoredArray", "open_arrays", "read_safetensors_header"]
 
@@ -71,7 +72,10 @@ class StoredArray:
             _skip(file, self.offset + begin * width * self.dtype.itemsize)
             for at in range(begin, end, rows):
                 count = (min(at + rows, end) - at) * width
-                data = file.read(count * self.dtype.itemsize)
+                try:
+                    data = file.read(count * self.dtype.itemsize)
+                except (zipfile.BadZipFile, zlib.error, EOFError, OSError):
+                    data = b""
                 if len(data) < count * self.dtype.itemsize:
                     raise _not_whole(self.location)
                 yield np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
@@ -99,11 +103,9 @@ def open_arrays(location: Location) -> dict[str, StoredArray]:
         if location.suffix == ".npz":
             return _open_npz(location)
         return _open_safetensors(location)
-    except FileFormatError:
+    except (ExciseError, FileNotFoundError, PermissionError):
         raise
-    except FileNotFoundError:
-        raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, KeyError, TypeError, OverflowError, RuntimeError):
+    except Exception:  # whatever NumPy's, zip's and JSON's parsers raise on bytes that are something else
         raise _not_whole(location) from None
 
 
