@@ -60,8 +60,12 @@ class MappedFile:
             return
         base = np.frombuffer(self.map, np.uint8, 1).__array_interface__["data"][0]
         begin = array.__array_interface__["data"][0] - base
-        first, last = -(-begin // mmap.PAGESIZE), (begin + array.nbytes) // mmap.PAGESIZE  # whole pages alone
-        if last > first:
+        self.release_range(begin, begin + array.nbytes)
+
+    def release_range(self, begin: int, end: int) -> None:
+        """Give back the pages that lie between two bytes."""
+        first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE  # whole pages alone
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self.map.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
 
     def release_all(self) -> None:
