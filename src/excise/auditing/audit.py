@@ -11,9 +11,8 @@ import numpy as np
 from excise.auditing.audit_data import AuditData, read_audit_data, take
 from excise.auditing.cost import cost_of
 from excise.auditing.fairness import Fairness, fairness_of
-from excise.auditing.guardedness import gather, guardedness
+from excise.auditing.guardedness import gather_evidence, guardedness
 from excise.auditing.held_out import HeldOut, held_out, refitted
-from excise.auditing.linear import whitened
 from excise.auditing.pictures import views_of
 from excise.auditing.probes import ProbeResult, run_probes
 from excise.auditing.report import Report
@@ -90,9 +89,10 @@ def audit(
     with Progress(4 + 10 + (5 if refit is not None else 0), "audit", "steps", progress) as bar:
         step = bar.step
         step(f"moments of {data.n:,} rows")
-        found = gather(data)
+        evidence = gather_evidence(data, quick, seed)
+        found = evidence.first
         step("conditions")
-        g = guardedness(data, found, quick, seed)
+        g = guardedness(data, evidence)
         if quick:
             notes.append("quick: the closed-form check by QR of the rows was left out")
         h, probes, fair = _held_out_and_probes(
@@ -101,7 +101,7 @@ def audit(
         step("cost of the edit")
         cost = None
         if data.edited:
-            cost = cost_of(data, found.before, whitened(found.before, found.scale))
+            cost = cost_of(data, found.before, evidence.second)
         else:
             absent["cost"] = "no eraser and no erased rows were given"
         views = views_of(data, np.array(g.first_direction), found.scale, seed)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, InputError
 from excise.moments.labelled_rows import flat_labels
-from excise.numerics.arrays import as_rows, check_features, dtype_name, host, is_numpy, to_compute_array
+from excise.numerics.arrays import as_rows, dtype_name, host, is_numpy, to_compute_array
+from excise.numerics.frames import read_features
 from excise.numerics.precision import unit_roundoff
 
 __all__ = ["AuditData", "Target", "erased_rows", "read_audit_data", "take"]
 
 BATCH_BYTES = 2**25
+HELD_BYTES = 2**29  # of erased rows that are kept
 
 
 def take(labels: Any, index: Any) -> Any:
@@ -82,9 +85,10 @@ def _release(array: Any) -> None:
 
 @dataclass(frozen=True)
 class AuditData:
-    """Rows before (`X`) and after (an eraser, or `X_erased`), labels, task.
+    """Rows before (`X`) and after (an eraser, or `X_erased`), and labels.
 
-    `before(index)` and `after(index)` give float64 rows; `batches()` walks over all rows as (slice, before, after).
+    `before(index)` and `after(index)` give float64 rows. Where the erased rows fit into memory they were made once, when
+    the data were read; else every look at them applies the eraser.
     """
 
     X: Any  # (n, d) NumPy, any float dtype, may be a memory map
@@ -94,6 +98,11 @@ class AuditData:
     X_erased: Any
     dtype: str
     eps: float  # of the digits that the audited rows hold
+    feature_names: tuple[str, ...] | None = None
+
+    def name_of(self, feature: int) -> str:
+        """A feature as people call it."""
+        return self.feature_names[feature] if self.feature_names is not None else f"feature {feature}"
 
     @property
     def n(self) -> int:
@@ -113,6 +122,12 @@ class AuditData:
 
     def before(self, index: Any) -> Any:
         rows = np.array(self.X[index], dtype=np.float64)
+        _release(self.X)
+        return rows
+
+    def raw_before(self, index: Any) -> Any:
+        """Rows before, in the dtype that they came in."""
+        rows = np.array(self.X[index])
         _release(self.X)
         return rows
 
@@ -155,11 +170,10 @@ class AuditData:
         return self.target.encoded.matrix[index]
 
 
-def _rows(X: Any, what: str) -> Any:
-    X = check_features(X, what)
-    if X.ndim < 2 or X.shape[-1] == 0:
-        raise InputError(f"{what} has shape {tuple(X.shape)}: expected (..., d), at least two dimensions")
-    return host(as_rows(to_compute_array(X)))
+def _rows(values: Any, what: str) -> Any:
+    if values.ndim < 2 or values.shape[-1] == 0:
+        raise InputError(f"{what} has shape {tuple(values.shape)}: expected (..., d), at least two dimensions")
+    return host(as_rows(to_compute_array(values)))
 
 
 def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> AuditData:
@@ -173,17 +187,18 @@ def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Au
         raise InputError("pass eraser= or X_erased=, not both: they would describe two different results")
     if eraser is not None and not callable(eraser):
         raise InputError(f"eraser must be callable (excise.fit, excise.load), got {type(eraser).__name__}")
-    lead = tuple(getattr(X, "shape", np.shape(X)))[:-1]
-    rows = _rows(X, "X")
-    dtype = dtype_name(X) if hasattr(X, "dtype") else str(rows.dtype)
+    given = read_features(X, names=getattr(eraser, "feature_names", None))
+    values = given.values
+    lead = tuple(values.shape[:-1])
+    rows, dtype = _rows(values, "X"), dtype_name(values)
     after = None
     if X_erased is not None:
-        after = _rows(X_erased, "X_erased")
-        dtype = dtype_name(X_erased) if hasattr(X_erased, "dtype") else str(after.dtype)
+        erased = read_features(X_erased, "X_erased", names=given.names).values
+        after, dtype = _rows(erased, "X_erased"), dtype_name(erased)
         if after.shape != rows.shape:
             raise InputError(f"X_erased has shape {after.shape}, X has {rows.shape}: they must be the same rows")
     if eraser is not None and getattr(eraser, "d", rows.shape[1]) != rows.shape[1]:
-        raise InputError(f"X has {rows.shape[1]} features, the eraser was fitted on {eraser.d}")
+        raise InputError(f"X has {rows.shape[1]} features, the eraser was fitted on {eraser.d}", code="feature-count")
     if len(rows) < 2:
         raise InputError(f"X has {len(rows)} rows: at least two are needed")
     labels = flat_labels(z, lead)
@@ -195,14 +210,18 @@ def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any) -> Au
             f"concept has one class only ({target.names[0]!r}, {len(rows)} rows): there is nothing to look for; pass labels "
             f"with at least two classes"
         )
-    if eraser is not None and not is_numpy(X):  # in the caller's library, whose dtypes NumPy may not have
-        after = host(as_rows(to_compute_array(erased_rows(eraser, check_features(X), z))))
-    audited = AuditData(rows, labels, target, eraser, after, dtype, 0.0)
-    head = audited.raw_after(slice(0, min(len(rows), 1024)))
+    if eraser is not None and not is_numpy(values):  # in the caller's library, whose dtypes NumPy may not have
+        after = host(as_rows(to_compute_array(erased_rows(eraser, values, z))))
+    data = AuditData(rows, labels, target, eraser, after, dtype, 0.0, given.names)
+    if eraser is not None and after is None:
+        if rows.nbytes <= HELD_BYTES:
+            after = data.raw_after(slice(0, len(rows)))
+            data = replace(data, X_erased=after)
+        # The result may have more digits than what went in.
+        data = replace(data, dtype=str(data.raw_after(slice(0, 1)).dtype))
+    head = data.raw_after(slice(0, min(len(rows), 1024)))
     if head.shape[1:] != rows.shape[1:]:
         raise InputError(f"the eraser gives {head.shape[1:]} features for {rows.shape[1:]}: the same number is needed")
-    if eraser is not None and after is None:
-        dtype = str(head.dtype)  # of the result, which may have more digits than what went in
     # Rows that nobody edited were not rounded by an edit: what they show is there.
-    eps = unit_roundoff(head, dtype) if audited.edited else unit_roundoff(head, "float64")
-    return AuditData(rows, labels, target, eraser, after, dtype, eps)
+    eps = unit_roundoff(head, data.dtype) if data.edited else unit_roundoff(head, "float64")
+    return replace(data, eps=eps)

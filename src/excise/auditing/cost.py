@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import AuditData
-from excise.auditing.linear import Whitened
+from excise.auditing.passes import SecondPass
 from excise.errors import ExciseError, ExciseWarning
 from excise.methods.leace import leace
 from excise.moments.moments import Moments
@@ -36,22 +36,11 @@ class Cost:
     histogram: dict[str, list[float]]  # of the sizes
 
 
-def cost_of(data: AuditData, m: Moments, white: Whitened) -> Cost:
-    """One pass over the data."""
+def cost_of(data: AuditData, m: Moments, found: SecondPass) -> Cost:
+    """From the moments before and what the second walk over the rows gathered."""
     total = float(np.asarray(m.var_x).sum())
-    sizes, cosines = np.empty(data.n), np.empty(data.n)
-    within = 0.0
+    sizes = found.sizes
     known = getattr(data.eraser, "rank", None)
-    second = np.zeros((data.d, data.d))
-    for part in data.batches(4):
-        x, after = data.before(part), data.after(part)
-        edit = after - x
-        sizes[part] = np.sqrt((edit**2).sum(axis=1))
-        within += float(((edit @ white.basis) ** 2).sum())
-        lengths = np.sqrt((x**2).sum(axis=1) * (after**2).sum(axis=1))
-        cosines[part] = np.where(lengths > 0, (x * after).sum(axis=1) / np.where(lengths > 0, lengths, 1), 1.0)
-        if known is None:
-            second += edit.T @ edit
     squared = float((sizes**2).mean())
     oracle = float((np.asarray(m.whitened_cov_xz) ** 2).sum())
     affine = _leace_edit(m)
@@ -59,18 +48,20 @@ def cost_of(data: AuditData, m: Moments, white: Whitened) -> Cost:
     low, high = float((sizes / unit).min()), float((sizes / unit).max())
     slack = 1e-6 * max(high, 1e-6)  # an oracle may move all rows by the same length, to rounding
     counts, edges = np.histogram(sizes / unit, bins=BINS, range=(max(0.0, low - slack), high + slack))
+    if known is None:
+        known = rank_psd(found.second) if found.second is not None and found.second.any() else 0
     return Cost(
         squared,
         squared / total if total > 0 else 0.0,
-        within / data.n,
+        found.within / data.n,
         oracle,
         affine,
         squared / oracle if oracle > 0 else None,
         squared / affine if affine else None,
-        int(known) if known is not None else (rank_psd(second) if second.any() else 0),
+        int(known),
         float(data.eraser.spectral_norm) if hasattr(data.eraser, "spectral_norm") else None,
         _quantiles(sizes / unit),
-        _quantiles(cosines),
+        _quantiles(found.cosines),
         {"counts": counts.astype(float).tolist(), "edges": edges.tolist()},
     )
 

@@ -1,8 +1,7 @@
 """The paper's conditions for a guarded concept, each computed in a way of its own, so that each checks the others.
 
 All are statements about the audited rows. They are zero in exact arithmetic; here they must be zero to the last digits
-that the rows hold, and no larger than noise would be by chance where rounding is not small. Faint directions that hold
-nothing but rounding errors are left out.
+that the rows hold, and no larger than noise would be by chance where rounding is not small.
 """
 
 from __future__ import annotations
@@ -13,20 +12,24 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import AuditData
+from excise.auditing.directions import Faint, Whitened, judge_faint, whitened
 from excise.auditing.linear import (
     BITS,
+    LeastSquares,
     Logistic,
-    Whitened,
     best_logistic,
     constant_loss,
-    least_squares_r2,
-    unit_scale,
-    whitened,
+    fits_in_memory,
+    least_squares,
 )
+from excise.auditing.passes import FirstPass, SecondPass, first_pass, second_pass
 from excise.moments.moments import Moments
-from excise.numerics.precision import FAINT, ROUNDINGS, chance_correlation, rounding_share
+from excise.numerics.precision import FAINT, chance_correlation, rounding_share
 
-__all__ = ["Condition", "Guardedness", "gather", "guardedness"]
+__all__ = ["Condition", "Evidence", "Guardedness", "gather_evidence", "guardedness"]
+
+
+NEAR_THE_CONSTANT = 1e-3  # bits, up to which the second order of the logistic loss describes it
 
 
 @dataclass(frozen=True)
@@ -48,107 +51,118 @@ class Guardedness:
     resolution: float  # correlations below this cannot be told from the rounding of the rows
     conditions: list[Condition]
     disagreement: str | None
-    constant_loss: float | None  # nats
+    constant_loss: float | None  # bits
     v_information_before: float | None  # bits, best linear model on the audited rows
     v_information: float | None
     canonical_before: list[float]
     canonical: list[float]
-    first_direction: list[float]  # (d,) of the greatest canonical correlation before
+    first_direction: list[float]  # (d,) of the largest canonical correlation before
+    emptied: int  # features that vary before and are constant after
+    nothing_left: bool  # all of them
 
 
 @dataclass(frozen=True)
-class AuditMoments:
-    """Moments before and after, and class means summed directly."""
+class Evidence:
+    """All that two walks over the rows and two logistic regressions found."""
 
-    before: Moments
-    after: Moments
-    scale: Any  # (d,) spread of the features before
-    size: Any  # (d,) root mean square after: what rounding is relative to
-    gap_before: Any  # (d,) greatest difference of class means, or None
-    gap: Any
-
-
-def gather(data: AuditData) -> AuditMoments:
-    """One pass over the data."""
-    before, after = Moments(), Moments()
-    k = data.target.k
-    sums, sums_before = np.zeros((k, data.d)), np.zeros((k, data.d))
-    shift = data.before(slice(0, min(data.n, 256))).mean(axis=0)
-    squares = np.zeros(data.d)
-    codes = data.target.codes
-    for part in data.batches(3):
-        labels = data.labels(part)
-        before.update(np.array(data.X[part]), labels)
-        raw = data.raw_after(part)
-        after.update(raw, labels)
-        x = np.asarray(raw, dtype=np.float64)
-        squares += (x**2).sum(axis=0)
-        if codes is not None:
-            _add_class_sums(sums, x - shift, codes[part])
-            _add_class_sums(sums_before, data.before(part) - shift, codes[part])
-    size = np.sqrt(squares / data.n)
-    gaps = [None, None]
-    if codes is not None:
-        counts = np.bincount(codes, minlength=k)
-        present = counts > 0
-        gaps = [np.ptp(s[present] / counts[present][:, None], axis=0) for s in (sums_before, sums)]
-    return AuditMoments(before, after, unit_scale(before, after), size, gaps[0], gaps[1])
+    first: FirstPass
+    second: SecondPass
+    white: Whitened
+    white_before: Whitened
+    logistic: Logistic | None
+    logistic_before: Logistic | None
+    rounding: Any  # (d,) what one rounding does to a feature; None if the rows were not edited
+    columns: int  # rank of the concept
 
 
-def _add_class_sums(sums: Any, x: Any, codes: Any) -> None:
-    for c in np.unique(codes):
-        sums[c] += x[codes == c].sum(axis=0)
-
-
-def guardedness(data: AuditData, g: AuditMoments, quick: bool, seed: int) -> Guardedness:
-    """Do the conditions hold, and do they agree?"""
-    target, n = data.target, data.n
-    columns = max(int(np.linalg.matrix_rank(np.asarray(g.after.cov_zz))), 1)
-    noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
-    chance = chance_correlation(n, columns, data.d)
-    rounding = ROUNDINGS * data.eps * g.size / g.scale if data.edited else np.zeros(data.d)
+def gather_evidence(data: AuditData, quick: bool, seed: int) -> Evidence:
+    g = first_pass(data)
+    rounding = data.eps * g.size / g.scale if data.edited else None
     white, white_before = whitened(g.after, g.scale, rounding), whitened(g.before, g.scale)
+    columns = _rank(g.after)
+    codes, k = data.target.codes, data.target.k
+    before = after = None
+    if codes is not None:
+        before = best_logistic(data.before, codes, k, white_before, seed)
+        if not data.edited:
+            after = before
+        elif fits_in_memory(data.n, white):
+            after = best_logistic(data.after, codes, k, white, seed)
+    W = _scores(data, g, white, before, seed)
+    found = second_pass(data, g, white, white_before, W, with_triangle=not quick)
+    if codes is not None and after is None and _gradient_gain(data, found) > NEAR_THE_CONSTANT:
+        after = best_logistic(data.after, codes, k, white, seed)
+    return Evidence(g, found, white, white_before, after, before, rounding, columns)
+
+
+def _gradient_gain(data: AuditData, found: SecondPass) -> float:
+    """Bits that a logistic model gains on the constant, to second order: half of the squared correlations."""
+    counts = np.bincount(data.target.codes, minlength=data.target.k)
+    mean = found.white_sums / np.sqrt(np.maximum(counts, 1.0))[:, None] / np.sqrt(data.n)
+    return float(0.5 * BITS * (mean**2).sum())
+
+
+def _rank(m: Moments) -> int:
+    if m.statistics.s_zz is None:
+        return max(int((np.asarray(m.mean_z) > 0).sum()) - 1, 1)
+    return max(int(np.linalg.matrix_rank(np.asarray(m.cov_zz))), 1)
+
+
+def _scores(data: AuditData, g: FirstPass, white: Whitened, probe: Logistic | None, seed: int) -> Any:
+    """(d, w) linear scores of unit variance before: principal directions, random ones, and the probe fitted before."""
+    random = np.random.default_rng(seed).standard_normal((data.d, 4)) / g.scale[:, None]
+    W = np.concatenate([white.basis[:, ::-1][:, :4], random], axis=1)
+    if probe is not None:
+        W = np.concatenate([W, probe.direction], axis=1)
+    size = np.sqrt(np.einsum("ij,ij->j", W, np.asarray(g.before.cov_xx) @ W))
+    return W[:, size > 0] / size[size > 0] if (size > 0).any() else np.zeros((data.d, 1))
+
+
+def guardedness(data: AuditData, e: Evidence) -> Guardedness:
+    """Do the conditions hold, and do they agree?"""
+    g, n, codes = e.first, data.n, data.target.codes
+    noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
+    chance = chance_correlation(n, e.columns, data.d)
     # A direction of spread s shows rounding as a correlation of at most noise / s, and never more than by chance.
-    allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)  # (r,)
-    slices = list(data.batches(2))
-    share_z = _least_share(target)
-    out = [
-        _scaled_covariance(data, g, chance),
-        _canonical(white, white_before, allowed),
-    ]
-    if not quick:
-        out.append(_least_squares(data, g, slices, rounding, allowed, chance))
-    information = information_before = None
-    if target.codes is not None:
-        out.insert(1, _class_means(g, noise, share_z, n))
-        fitted = best_logistic(data.after, slices, target.codes, target.k, white)
-        fitted_before = (
-            best_logistic(data.before, slices, target.codes, target.k, white_before) if data.edited else fitted
-        )
-        constant = constant_loss(target.codes)
-        information, information_before = ((constant - f.loss) * BITS for f in (fitted, fitted_before))
-        out.append(_logistic(information_before, information, fitted, fitted_before, allowed, columns, data.edited))
-        out.append(_scores(data, g, white, fitted_before, slices, noise, share_z, seed))
+    allowed = np.minimum(np.sqrt(np.mean(noise**2)) / e.white.spread, chance)  # (r,)
+    out = [_scaled_covariance(data, g, chance), _canonical(e, allowed, n)]
+    if e.second.triangle is not None:
+        out.append(_least_squares(data, e, allowed, chance))
+    constant = information = information_before = None
+    if codes is not None:
+        share = _least_share(codes)
+        constant = constant_loss(codes) * BITS
+        out.insert(1, _class_means(g, noise, share, n))
+        logistic = _logistic(data, e, allowed)
+        out += [logistic, _linear_scores(data, e, noise, share)]
+        information, information_before = logistic.after, logistic.before
     holds = [c.holds for c in out]
-    disagreement = None
-    if any(holds) and not all(holds):
-        yes, no = ([c.name for c in out if c.holds is value] for value in (True, False))
-        disagreement = (
-            f"the conditions are equivalent in exact arithmetic, but here {', '.join(yes)} "
-            f"hold{'s' if len(yes) == 1 else ''} to rounding and {', '.join(no)} do{'es' if len(no) == 1 else ''} not: "
-            f"what is left is near the limit of the dtype ({data.dtype})"
-        )
+    varied, varies = (np.asarray(m.var_x) > 0 for m in (g.before, g.after))
+    emptied = int((varied & ~varies).sum())
     return Guardedness(
         all(holds),
         float(min(noise.max(), chance)),
         out,
-        disagreement,
-        constant_loss(target.codes) if target.codes is not None else None,
+        _disagreement(out, data.dtype),
+        constant,
         information_before,
         information,
-        _first(white_before.canonical, columns),
-        _first(white.canonical, columns),
-        [float(v) for v in white_before.first],
+        _first(e.white_before.canonical, e.columns),
+        _first(e.white.canonical, e.columns),
+        [float(v) for v in e.white_before.first],
+        emptied,
+        bool(varied.any()) and not varies.any(),
+    )
+
+
+def _disagreement(conditions: list[Condition], dtype: str) -> str | None:
+    yes, no = ([c.name for c in conditions if c.holds is value] for value in (True, False))
+    if not yes or not no:
+        return None
+    return (
+        f"the conditions are equivalent in exact arithmetic, but here {', '.join(yes)} hold{'s' if len(yes) == 1 else ''} "
+        f"up to rounding and {', '.join(no)} do{'es' if len(no) == 1 else ''} not: what is left is near the limit of "
+        f"{dtype}"
     )
 
 
@@ -157,43 +171,41 @@ def _first(values: Any, columns: int) -> list[float]:
     return [float(v) for v in padded[:columns]]
 
 
-def _least_share(target: Any) -> float:
-    if target.codes is None:
-        return 1.0
-    counts = np.bincount(target.codes)
+def _least_share(codes: Any) -> float:
+    counts = np.bincount(codes)
     return float(counts[counts > 0].min() / counts.sum())
 
 
-def _scaled_covariance(data: AuditData, g: AuditMoments, chance: float) -> Condition:
+def _scaled_covariance(data: AuditData, g: FirstPass, chance: float) -> Condition:
     # A feature that the edit all but emptied counts in its own spread: whoever standardises can read it.
     spread = np.sqrt(np.asarray(g.after.var_x))
     scale = np.where((spread > 0) & (spread < 10 * FAINT * g.scale), spread, g.scale) if data.edited else g.scale
 
-    def greatest(m: Moments, scale: Any) -> Any:
-        spread_z = np.sqrt(np.diagonal(np.asarray(m.cov_zz)))
+    def largest(m: Moments, scale: Any) -> Any:
+        spread_z = np.sqrt(np.asarray(m.var_z))
         used = spread_z > 0
         return np.abs(np.asarray(m.cov_xz)[:, used] / spread_z[used] / scale[:, None]).max(axis=1)
 
-    values, tolerance = greatest(g.after, scale), np.minimum(rounding_share(data.eps, g.size, scale), chance)
+    values, tolerance = largest(g.after, scale), np.minimum(rounding_share(data.eps, g.size, scale), chance)
     worst = int(np.argmax(values / tolerance))
     return Condition(
         "cross-covariance",
-        "greatest |Cov(x, z)| of a feature, in units of the spreads before (after, where the edit emptied a feature)",
-        float(greatest(g.before, g.scale).max()),
+        "largest |Cov(x, z)| of a feature, in standard deviations before (after, where the edit emptied a feature)",
+        float(largest(g.before, g.scale).max()),
         float(values[worst]),
         float(tolerance[worst]),
         bool((values <= tolerance).all()),
     )
 
 
-def _class_means(g: AuditMoments, noise: Any, share: float, n: int) -> Condition:
+def _class_means(g: FirstPass, noise: Any, share: float, n: int) -> Condition:
     # A mean of few rows repeats what rounding left in the covariance, divided by the share of its class.
     values = g.gap / g.scale
     tolerance = np.minimum(noise, chance_correlation(n, 1, len(noise))) / np.sqrt(share)
     worst = int(np.argmax(values / tolerance))
     return Condition(
         "class means",
-        "greatest difference between two class means, in spreads of the feature before",
+        "largest difference between two class means, in standard deviations of the feature before",
         float((g.gap_before / g.scale).max()),
         float(values[worst]),
         float(tolerance[worst]),
@@ -201,50 +213,75 @@ def _class_means(g: AuditMoments, noise: Any, share: float, n: int) -> Condition
     )
 
 
-def _canonical(white: Whitened, before: Whitened, allowed: Any) -> Condition:
+def _canonical(e: Evidence, allowed: Any, n: int) -> Condition:
+    white = e.white
     each = np.linalg.norm(white.correlations, axis=1)  # (r,) correlation of each direction with the concept
-    total = float(np.sqrt((allowed**2).sum()))
+    explained = float((white.correlations**2).sum(axis=0).max(initial=0.0))
+    faint = judge_faint(
+        white.faint_correlations**2, white.faint_roundings, n, len(white.spread), max(1.0 - explained, 0.0)
+    )
+    clear = bool((each <= allowed).all())
     value = float(white.canonical.max(initial=0.0))
+    if clear and not faint.excused:
+        value = max(value, float(np.sqrt(faint.share)))
     return Condition(
         "canonical correlation",
-        "greatest correlation between a linear score of x and one of z",
-        float(before.canonical.max(initial=0.0)),
+        "largest correlation between a linear score of x and one of z",
+        float(e.white_before.canonical.max(initial=0.0)),
         value,
-        total,
-        bool((each <= allowed).all()),
+        float(np.sqrt((allowed**2).sum())) if faint.excused else float(np.sqrt(faint.by_chance)),
+        clear and faint.excused,
+        faint.note,
     )
 
 
-def _least_squares(
-    data: AuditData, g: AuditMoments, slices: list[slice], rounding: Any, allowed: Any, chance: float
-) -> Condition:
-    values = data.target.values
-    before, seen = least_squares_r2(data.before, slices, values, g.scale)
-    if data.edited:
-        after, seen = least_squares_r2(data.after, slices, values, g.scale, rounding)
-    else:
-        after = before
-    noise = max(0, seen - len(allowed))  # directions of rounding noise, which a covariance does not show
+def _least_squares(data: AuditData, e: Evidence, allowed: Any, chance: float) -> Condition:
+    after = least_squares(e.second.triangle, data.n, data.d, e.rounding)
+    before = least_squares(e.second.triangle_before, data.n, data.d) if data.edited else after
+    faint = _faint_rows(after, data.n)
+    noise = max(0, after.directions - len(allowed))  # directions of rounding noise, which a covariance does not show
     tolerance = float((allowed**2).sum() + noise * chance**2)
+    clear = after.share <= tolerance
+    value = after.share if faint.excused or not clear else max(after.share, faint.share)
     return Condition(
         "least squares",
         "share of z's variance that the best linear model explains, by QR of the rows",
-        before,
-        after,
-        tolerance,
-        after <= tolerance,
+        before.share,
+        value,
+        tolerance if faint.excused else faint.by_chance,
+        clear and faint.excused,
+        faint.note,
     )
 
 
-def _logistic(
-    before: float, after: float, fitted: Logistic, fitted_before: Logistic, allowed: Any, columns: int, edited: bool
-) -> Condition:
-    # Near the constant the loss falls by half of the squared correlations.
-    tolerance = float(BITS * columns * (allowed**2).sum() + 1e-12)
-    said = [
-        f"{when}: stopped before convergence, so there is at least this much"
-        for when, model in (("before", fitted_before), ("after", fitted))
-        if not model.converged and (edited or when == "after")
+def _faint_rows(found: LeastSquares, n: int) -> Faint:
+    return judge_faint(found.faint_explained, found.faint_roundings, n, found.directions, max(1.0 - found.share, 0.0))
+
+
+def _logistic(data: AuditData, e: Evidence, allowed: Any) -> Condition:
+    """What the best logistic model gains, in bits; of rows that do not fit into memory, to second order."""
+    assert e.logistic_before is not None
+    codes = data.target.codes
+    tolerance = float(BITS * e.columns * (allowed**2).sum() + 1e-12)
+    notes = []
+
+    def gain(fitted: Logistic) -> float:
+        return (constant_loss(codes) - fitted.loss) * BITS
+
+    before = gain(e.logistic_before)
+    if e.logistic is not None:
+        after = gain(e.logistic)
+        fits = [("before", e.logistic_before), ("after", e.logistic)][0 if data.edited else 1 :]
+        notes += [
+            f"{when}: stopped before convergence, so there is at least this much" for when, f in fits if not f.converged
+        ]
+    else:
+        after = _gradient_gain(data, e.second)
+        notes.append("after: from the gradient at the constant, over all rows")
+    notes += [
+        f"{when}: fitted on {fitted.rows:,} rows drawn at random"
+        for when, fitted in (("before", e.logistic_before), ("after", e.logistic))
+        if fitted is not None and fitted.rows < data.n
     ]
     return Condition(
         "logistic loss",
@@ -253,42 +290,22 @@ def _logistic(
         after,
         tolerance,
         after <= tolerance,
-        "; ".join(said),
+        "; ".join(notes),
     )
 
 
-def _scores(
-    data: AuditData,
-    g: AuditMoments,
-    white: Whitened,
-    probe: Logistic,
-    slices: list[slice],
-    noise: Any,
-    share: float,
-    seed: int,
-) -> Condition:
-    """Class means of scores x.w, summed row by row: principal directions, random ones, and the probe fitted before."""
-    codes, k = data.target.codes, data.target.k
-    random = np.random.default_rng(seed).standard_normal((data.d, 4)) / g.scale[:, None]
-    top = white.basis[:, ::-1][:, :4]
-    W = np.concatenate([top, random, probe.direction], axis=1)
-    size = np.sqrt(np.einsum("ij,ij->j", W, np.asarray(g.before.cov_xx) @ W))
-    W = W[:, size > 0] / size[size > 0] if (size > 0).any() else np.zeros((data.d, 1))
-    counts = np.bincount(codes, minlength=k)
-    means = {"before": np.zeros((k, W.shape[1])), "after": np.zeros((k, W.shape[1]))}
-    for part in slices:
-        _add_class_sums(means["after"], (data.after(part) - white.mean) @ W, codes[part])
-        _add_class_sums(means["before"], (data.before(part) - white.mean) @ W, codes[part])
-    gaps = {when: np.ptp(s[counts > 0] / counts[counts > 0][:, None], axis=0) for when, s in means.items()}
-    tolerance = np.sqrt(((noise * g.scale)[:, None] ** 2 * W**2).sum(axis=0)) / np.sqrt(share) * np.sqrt(data.d)
+def _linear_scores(data: AuditData, e: Evidence, noise: Any, share: float) -> Condition:
+    """Class means of scores x.w, summed row by row."""
+    W, found = e.second.scores, e.second
+    tolerance = np.sqrt(((noise * e.first.scale)[:, None] ** 2 * W**2).sum(axis=0)) / np.sqrt(share) * np.sqrt(data.d)
     tolerance = np.minimum(tolerance, chance_correlation(data.n, 1, data.d) / np.sqrt(share))
     tolerance = np.maximum(tolerance, 1e-300)
-    worst = int(np.argmax(gaps["after"] / tolerance))
+    worst = int(np.argmax(found.score_gaps / tolerance))
     return Condition(
         "linear scores",
-        f"greatest difference of class means over {W.shape[1]} linear scores, in spreads of the score before",
-        float(gaps["before"].max()),
-        float(gaps["after"][worst]),
+        f"largest difference of class means over {W.shape[1]} linear scores, in standard deviations of the score before",
+        float(found.score_gaps_before.max()),
+        float(found.score_gaps[worst]),
         float(tolerance[worst]),
-        bool((gaps["after"] <= tolerance).all()),
+        bool((found.score_gaps <= tolerance).all()),
     )

@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from excise.concepts.encoded import Encoded
 from excise.concepts.labels import (
     Column,
     Name,
     Values,
     classes_of,
+    device_classes,
     distinct_numbers,
     kind_of_column,
     name_order,
@@ -25,6 +27,7 @@ from excise.concepts.labels import (
     read_columns,
 )
 from excise.errors import ConceptError, warn
+from excise.numerics.arrays import convert
 
 __all__ = ["Concept", "Encoded"]
 
@@ -43,32 +46,6 @@ class Block:
     names: tuple[Name, ...]  # classes, or names of numeric columns
     closed: bool = False  # classes were given: no others may join
     guessed: bool = False  # the kind was read off few distinct floats and may still prove wrong
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Encoded labels: class codes where one categorical block is all there is, else the dense (n, k) matrix."""
-
-    n: int
-    k: int
-    codes: Values | None = None
-    matrix: Values | None = None
-
-    def dense(self) -> Values:
-        if self.matrix is not None:
-            return self.matrix
-        assert self.codes is not None
-        out = np.zeros((self.n, self.k))
-        out[np.arange(self.n), self.codes] = 1.0
-        return out
-
-    def rows(self, keep: Values) -> Encoded:
-        return Encoded(
-            int(keep.sum()),
-            self.k,
-            None if self.codes is None else self.codes[keep],
-            None if self.matrix is None else self.matrix[keep],
-        )
 
 
 @dataclass(frozen=True)
@@ -109,6 +86,9 @@ class Concept:
     def learn(z: Any, kind: Any = None, classes: Any = None, cross: bool = False) -> tuple[Concept, Encoded]:
         """The concept of labels, and the labels encoded by it; they are parsed once."""
         _check_kind(kind)
+        if classes is None and kind in (None, "categorical") and (found := device_classes(z)) is not None:
+            _refuse_numbers(found[0], kind, None)
+            return Concept((Block("categorical", (None,), ()),), kind)._encoded_on_device(found, known=0)
         columns = read_columns(z, kind)
         if not columns or not len(columns[0].values):
             raise ConceptError("labels are empty: pass one label per row", code="no-labels")
@@ -157,7 +137,22 @@ class Concept:
 
     def extend(self, z: Any) -> tuple[Concept, Encoded]:
         """The concept with the new classes of `z`, and `z` encoded by it."""
+        if self.is_one_categorical and self.blocks[0].source == (None,) and (found := device_classes(z)) is not None:
+            return self._encoded_on_device(found, known=self.k)
         return self._encoded(read_columns(z, self.asked), known=self.k)
+
+    def _encoded_on_device(self, found: tuple[list[Name], Values, Any], known: int) -> tuple[Concept, Encoded]:
+        """Classes that were counted on a device: only their names come to the host."""
+        batch, counts, codes = found
+        block, where = _join_classes(self.blocks[0], batch)
+        concept = replace(self, blocks=(block,))
+        if concept.k > known:
+            concept._warn_many(known)
+        all_counts = np.zeros(concept.k, dtype=np.int64)
+        all_counts[where] = counts
+        moved = where.tolist() != list(range(len(batch)))
+        codes = convert(where, codes)[codes] if moved else codes
+        return concept, Encoded(int(counts.sum()), concept.k, device_codes=codes, counts=all_counts)
 
     def _encoded(self, columns: list[Column], known: int) -> tuple[Concept, Encoded]:
         expected = [name for block in self.blocks for name in block.source]
@@ -288,15 +283,19 @@ def _block_of(column: Column, kind: Kind | None, classes: Sequence[Name] | None)
             raise ConceptError(f"kind='continuous' needs numbers, got labels such as {values[0]!r}")
         return Block("continuous", source, (0 if column.name is None else column.name,))
     names, _ = classes_of(values)
-    if kind is None and classes is None and values.dtype.kind in "iu" and len(names) > AMBIGUOUS:
-        raise question(
-            f"labels are integers with {len(names)} distinct values ({names[0]} to {names[-1]})", column.name
-        )
+    if classes is None and values.dtype.kind in "iu":
+        _refuse_numbers(names, kind, column.name)
     if classes is not None:
         given, _ = classes_of(np.array(list(classes), dtype=object))
         _refuse_unknown(names, given)
         return Block("categorical", source, _union(given), closed=True)
     return Block("categorical", source, tuple(names), guessed=guessed)
+
+
+def _refuse_numbers(names: Sequence[Name], kind: Any, column: Name) -> None:
+    """Many distinct integers could be numbers, unless the caller said that they are classes."""
+    if kind is None and len(names) > AMBIGUOUS:
+        raise question(f"labels are integers with {len(names)} distinct values ({names[0]} to {names[-1]})", column)
 
 
 def _refuse_a_third(block: Block, names: tuple[Name, ...]) -> None:
@@ -324,14 +323,18 @@ def _extend_block(block: Block, columns: list[Column]) -> tuple[Block, Values | 
         batch, codes = _intersections(columns)
     else:
         batch, codes = classes_of(columns[0].values)
-    unknown = _minus(batch, block.names)
-    if unknown and block.closed:
+    joined, where = _join_classes(block, batch)
+    return joined, where[codes], None
+
+
+def _join_classes(block: Block, batch: Sequence[Name]) -> tuple[Block, Values]:
+    """The block with the classes of a batch, and the place of each of these in it."""
+    if block.closed and _minus(batch, block.names):
         _refuse_unknown(batch, block.names)
     names = _union(block.names, batch)
     _refuse_a_third(block, names)
     place = {name_order(name): i for i, name in enumerate(names)}
-    where = np.array([place[name_order(name)] for name in batch], dtype=np.int64)
-    return replace(block, names=names), where[codes], None
+    return replace(block, names=names), np.array([place[name_order(name)] for name in batch], dtype=np.int64)
 
 
 def _intersections(columns: list[Column]) -> tuple[list[Name], Values]:

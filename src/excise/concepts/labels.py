@@ -7,6 +7,7 @@ decided in `concept.py`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -14,13 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from excise.errors import ConceptError
-from excise.numerics.arrays import host
+from excise.numerics.arrays import host, is_torch
 
 __all__ = [
     "Column",
     "Name",
     "Values",
     "classes_of",
+    "device_classes",
     "distinct_numbers",
     "kind_of_column",
     "name_order",
@@ -30,6 +32,9 @@ __all__ = [
 
 Values: TypeAlias = np.ndarray[Any, Any]
 Name: TypeAlias = Any  # bool, int, float or str; a tuple of them for a column of a frame or an intersection
+
+
+MOST_COUNTED = 4096  # range of integer labels that are counted on a device
 
 
 @dataclass(frozen=True)
@@ -232,3 +237,24 @@ def classes_of(values: Values) -> tuple[list[Name], Values]:
             names.append(plain[i])
         place[i] = len(names) - 1
     return names, place[codes]
+
+
+def device_classes(z: Any) -> tuple[list[Name], Values, Any] | None:
+    """Names, counts (k,) and codes (n,) of integer labels in a PyTorch tensor on a device, without bringing them to the
+    host; None for any other labels, and where they are spread too widely to be counted."""
+    if not is_torch(z) or z.is_cpu or z.ndim != 1 or z.is_floating_point() or z.is_complex() or not z.numel():
+        return None
+    torch: Any = sys.modules["torch"]
+    if z.dtype == torch.bool:
+        return None
+    low, high = torch.stack(torch.aminmax(z)).tolist()
+    if high - low >= MOST_COUNTED:
+        return None
+    codes = z.long() - low if low else z.long()
+    counts = np.array(torch.bincount(codes, minlength=high - low + 1).tolist())
+    present = np.flatnonzero(counts)
+    if len(present) < len(counts):
+        place = np.zeros(len(counts), dtype=np.int64)
+        place[present] = np.arange(len(present))
+        codes = torch.from_numpy(place).to(codes.device)[codes]
+    return [low + int(v) for v in present], counts[present], codes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,12 +25,14 @@ from excise.erasers.protocol import (
     with_gradient_of,
 )
 from excise.errors import ExciseError, InputError
-from excise.numerics.arrays import Array, convert, host, is_numpy, namespace
+from excise.numerics import kernels
+from excise.numerics.arrays import Array, convert, host, is_numpy, is_torch, namespace
 from excise.numerics.linalg import singular_values
 
 __all__ = ["AffineEraser"]
 
 SMALL = 2**15  # numbers in an array that is erased in one piece
+DEVICE_SMALL = 2**22  # the same on a device
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +85,104 @@ class AffineEraser:
         Raises:
             InputError: another number of features, a missing column, NaN or infinity, or not a real dense array.
         """
-        if type(X) is np.ndarray and X.size <= SMALL and rounding == "nearest":
-            small = self._small(X)
-            if small is not None:
-                return small
+        if rounding == "nearest":
+            quick = self._quick(X)
+            if quick is not None:
+                return quick
         rows = read_rows(X, self.d, self.feature_names, rounding, rounding_seed if rounding_seed is not None else seed)
         if needs_gradient(rows.given):
             return self._with_gradient(rows)
         return rows.restore(self._erased(rows))
 
+    def _quick(self, X: Any) -> Any:
+        """A few rows of NumPy or of PyTorch on the CPU, without the checks that cost more than the arithmetic."""
+        if type(X) is np.ndarray:
+            return self._small(X) if X.size <= SMALL else None
+        torch: Any = sys.modules.get("torch")
+        if torch is None or type(X) is not torch.Tensor or X.requires_grad or kernels.interpreted():
+            return None
+        if X.is_cuda:
+            return self._quick_on_device(X, torch)
+        if (
+            not X.is_cpu
+            or X.numel() > SMALL
+            or X.layout is not torch.strided
+            or X.dtype not in (torch.float32, torch.float64)
+        ):
+            return None
+        small = self._small(X.numpy())
+        return None if small is None else torch.from_numpy(small)
+
+    def _quick_on_device(self, X: Any, torch: Any) -> Any:
+        """The same for a CUDA tensor: whatever needs a closer look goes the long way."""
+        if X.layout is not torch.strided or X.ndim == 0 or X.shape[-1] != self.d or not X.is_floating_point():
+            return None
+        if kernels.project_rows(X, self.rank):
+            return self._by_kernel(X.reshape(-1, self.d), None).reshape(X.shape)
+        if X.numel() > DEVICE_SMALL:
+            return None
+        from excise.erasers.device import by_products
+
+        return self._finished(by_products(X, self._torch_factors(X.device)), X)
+
+    def erase_(self, X: Any) -> Any:
+        """Erase in place from an array or tensor X (..., d) that can be written to, and give it back."""
+        if is_torch(X) and X.is_contiguous() and kernels.project_rows(X, self.rank) and not X.requires_grad:
+            self._by_kernel(X.reshape(-1, self.d), None, in_place=True)
+        else:
+            X[...] = self(X)
+        return X
+
+    def _by_kernel(self, X: Any, seed: int | None, in_place: bool = False) -> Any:
+        """The fused kernel on rows (n, d); one flag is read at the end."""
+        from excise.numerics.kernels.projection import project
+
+        X = X if X.stride(-1) == 1 else X.contiguous()
+        out, flag = project(X, self._torch_factors(X.device).prepared(X.dtype)[0], X if in_place else None, seed)
+        return self._finished(out, X, flag)
+
+    def _finished(self, out: Any, X: Any, flag: Any = None) -> Any:
+        """Constants and lengths; and one look whether all of it is finite."""
+        if self._constants is not None:
+            self._constants.put(out)
+        if self.normalize:
+            out = normalised(out.double()).to(X.dtype)
+        # A sum is quicker than a look at each number, but may overflow by itself.
+        bad = (
+            not math.isfinite(out.sum().item()) and not bool(out.isfinite().all()) if flag is None else flag.item() > 0
+        )
+        if bad:
+            raise refuse_not_finite(X.reshape(-1, self.d))
+        return out
+
+    def _torch_factors(self, device: Any) -> Any:
+        from excise.erasers.device import TorchFactors
+
+        if device not in self._devices:
+            like = sys.modules["torch"].zeros(0, device=device)
+            left, right, center = (convert(f, like, "float64") for f in (self.left, self.right, self.center))
+            self._devices[device] = TorchFactors(left, right, center)
+        return self._devices[device]
+
+    @cached_property
+    def _devices(self) -> dict[Any, Any]:
+        return {}
+
     def _erased(self, rows: Rows) -> Array:
+        values = rows.values
+        if is_torch(values) and (not values.is_cpu or kernels.interpreted()):
+            from excise.erasers.device import by_products
+
+            if kernels.project_rows(values, self.rank):
+                return self._by_kernel(values, rows.seed)
+            if rows.seed is None and values.numel() <= DEVICE_SMALL:
+                return self._finished(by_products(values, self._torch_factors(values.device)), values)
         return subtract_projection(
             rows.values, self.left, self.right, self.center, rows.seed, self._constants, self.normalize
         )
 
     def _small(self, X: Any) -> Any:
-        """A few float32 or float64 rows in NumPy, without chunks and threads; None where something needs a closer look."""
+        """float32 or float64 rows in NumPy, without chunks and threads; None where something needs a closer look."""
         if X.dtype.char not in "df" or X.ndim == 0 or X.shape[-1] != self.left.shape[0] or not is_numpy(self.left):
             return None
         right, left_t, offset = self._factors

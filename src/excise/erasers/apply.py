@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Encoded
+from excise.concepts.encoded import Encoded
 from excise.errors import InputError
 from excise.moments.statistics import not_finite
 from excise.numerics.arrays import (
@@ -126,9 +126,9 @@ def subtract_by_label(
     per_column, mean_z = (_placed(f, X, "float64") for f in (coefficients.T, mean_z))  # (k, d) and (k,)
     average = mean_z @ per_column
     finish = _Finish(seed, constants, False)
-    if z.codes is not None:
+    if z.has_classes:
         table = _placed(per_column - average[None, :], X, dtype)  # (k, d): the edit of each class
-        codes = z.codes if on_host(X) else convert(z.codes, X)
+        codes: Any = z.codes if on_host(X) else z.codes_like(X)
 
         def edit(x: Array, begin: int, end: int, scratch: Array | None) -> Array:
             rows = codes[begin:end]

@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, ExciseError, FileFormatError, InputError
 from excise.moments.labelled_rows import flat_labels
 from excise.numerics.arrays import Array, as_rows, convert, is_torch, namespace, to_compute_array

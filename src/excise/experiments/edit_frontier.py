@@ -9,7 +9,7 @@ import numpy as np
 
 from excise.auditing.audit_data import erased_rows, read_audit_data
 from excise.auditing.comparison import Measure, run_method, split_rows
-from excise.auditing.guardedness import gather, guardedness
+from excise.auditing.guardedness import gather_evidence, guardedness
 from excise.errors import ExciseError
 from excise.experiments import sources
 from excise.experiments.running import Finding, Outcome, Run, paper_options
@@ -82,7 +82,7 @@ def _own_rows(X: Any, codes: Any, seed: int) -> dict[str, Any]:
     for method in GUARDING:
         eraser = fit(X, codes, method, **paper_options(method))
         data = read_audit_data(X, codes, eraser, None, None)
-        found = guardedness(data, gather(data), False, seed)
+        found = guardedness(data, gather_evidence(data, False, seed))
         edit = np.mean(np.sum((erased_rows(eraser, X, codes).astype(np.float64) - X) ** 2, axis=1))
         out[method] = {"guarded": found.guarded, "bits": found.v_information, "edit": float(edit) / variance}
     return out

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import read_audit_data
-from excise.auditing.guardedness import gather, guardedness
+from excise.auditing.guardedness import gather_evidence, guardedness
 from excise.experiments.running import Finding, Outcome, Run
 from excise.fitting import erase, fit
 from excise.reporting.svg import COLOURS, LINES
@@ -59,7 +59,7 @@ def experiment(run: Run, options: Any) -> Outcome:
 def _conditions(X: Any, z: Any, strength: float, seed: int) -> list[Any]:
     eraser = fit(X, z, shrinkage="none", strength=strength)
     data = read_audit_data(X, z, eraser, None, None)
-    found = guardedness(data, gather(data), False, seed)
+    found = guardedness(data, gather_evidence(data, False, seed))
     return [[c.name, c.after, c.holds] for c in found.conditions]
 
 

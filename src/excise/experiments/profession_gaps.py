@@ -10,7 +10,7 @@ import numpy as np
 
 from excise.auditing.audit_data import read_audit_data
 from excise.auditing.fairness import outcomes
-from excise.auditing.guardedness import gather, guardedness
+from excise.auditing.guardedness import gather_evidence, guardedness
 from excise.auditing.splits import rotations
 from excise.experiments import sources
 from excise.experiments.running import Finding, Outcome, Run, paper_options
@@ -73,7 +73,7 @@ def _measure(X: Any, data: sources.Labelled, seed: int, iterations: int) -> dict
             warnings.simplefilter("ignore")
             eraser: Any = fit(X[train], groups[train], **paper_options("leace"))
             own = read_audit_data(X[train], groups[train], eraser, None, None)
-            guarded = guarded and guardedness(own, gather(own), True, seed).guarded
+            guarded = guarded and guardedness(own, gather_evidence(own, True, seed)).guarded
             center, spread = X[train].mean(axis=0), X[train].std(axis=0)
             spread = np.where(spread > 0, spread, 1.0)
             A, B = (X[train] - center) / spread, (X[part.test] - center) / spread

@@ -86,7 +86,7 @@ def warn_hidden(hidden: float) -> None:
 
 def warn_all_erased(rank: int, m: Moments) -> None:
     """Say so where nothing is left of the features."""
-    varying = int((host(m.var_x) > 0).sum())
+    varying = int((m.statistics.host_var_x > 0).sum())
     if 0 < varying <= rank:
         what = f"{m.k} classes" if m.concept.kind == "categorical" else f"{m.k} columns"
         warn(

@@ -9,7 +9,7 @@ from excise.methods.geometry import affine_eraser, correlations
 from excise.moments.class_moments import ClassMoments
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, host, namespace
-from excise.numerics.linalg import basis, complement, scales
+from excise.numerics.linalg import basis, complement
 
 __all__ = ["fair_pca"]
 
@@ -47,7 +47,7 @@ def fair_pca(
     whole = m.to_moments() if isinstance(m, ClassMoments) else m
     require_concept(whole)
     warn_few_rows(whole, shrinkage="does not apply")
-    D = scales(whole.var_x)
+    D = whole.std_x
     U, _ = basis(correlations(whole, D))
     R = complement(U)  # (d, d - r), orthonormal
     most = R.shape[1]

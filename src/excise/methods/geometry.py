@@ -42,14 +42,15 @@ def correlations(m: Moments, D: Array) -> Array:
 
 def concept_rank(m: Moments) -> int:
     """Rank of the cross-covariance, decided without units: how many dimensions LEACE and SAL remove."""
-    return int(basis(correlations(m, scales(m.var_x)))[0].shape[1])
+    return int(basis(correlations(m, m.std_x))[0].shape[1])
 
 
 def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = None) -> Geometry:
     """Factor the correlation matrix of X for the concept of `m`; `beside` (d, j) are further columns that must count."""
     assert m.d is not None
-    D = scales(m.var_x)
+    D = m.std_x
     A = correlations(m, D)
+    U = basis(A)[0]
     columns = A if beside is None else namespace(A).concat([A, beside], axis=1)
     rows = m.effective_rows
     method = choose_shrinkage(shrinkage, rows, m.d)
@@ -59,19 +60,25 @@ def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = N
         K = G @ G.T
         xp = namespace(K)
         a = intensity(float(xp.linalg.trace(K)), float(xp.sum(K * K)), m.d, rows, method)
-        F = whiten_rows(G, columns, m.rounding, a)
+        F = whiten_rows(G, columns, U, m.rounding, a)
     else:
         R, a = shrink(m.correlation_matrix(), rows, method)
+        made = [R]
+        del R
+
+        def make() -> Array:
+            return made.pop() if made else shrink(m.correlation_matrix(), rows, method)[0]
+
         resolve = None
         if at_hand is not None and a == 0.0:
             resolve = lambda N: at_hand.resolve(N, m.mean_x, D)  # noqa: E731
-        F = whiten_matrix(R, columns, m.eps_xx, m.rounding, resolve)
-    return Geometry(D, A, basis(A)[0], F, method, a)
+        F = whiten_matrix(make, columns, U, m.eps_xx, m.rounding, resolve)
+    return Geometry(D, A, U, F, method, a)
 
 
 def functions_of_concept(m: Moments) -> Any:
     """Features (numbers, ascending) that are a function of the concept and of nothing else, as its own one-hot columns."""
-    var = host(m.var_x)
+    var = m.statistics.host_var_x
     explained = host(namespace(m.mean_x).sum(m.whitened_cov_xz**2, axis=1))
     left = 1.0 - explained / np.where(var > 0, var, np.inf)
     if m.at_hand is None:
@@ -95,7 +102,7 @@ def affine_eraser(
     """The eraser of a method, with the names of `m` and the features that it empties (`emptied`: those known to be)."""
     found = None
     if info.get("strength", 1.0) == 1.0:
-        known = _emptied(left, right, scales(convert(m.var_x, left)))
+        known = _emptied(left, right, convert(m.std_x, left))
         if emptied is not None:
             known = np.union1d(known, emptied)
         found = convert(known.astype(np.int64), left) if len(known) else None
@@ -104,11 +111,14 @@ def affine_eraser(
 
 def _emptied(left: Array, right: Array, D: Array) -> Any:
     """Features whose row of P = I - left right^T vanishes, in units of the features' standard deviations."""
-    U, V = host(left / D[:, None]), host(right * D[:, None])
+    U, V = left / D[:, None], right * D[:, None]
     if U.shape[1] == 0:
         return np.zeros(0, dtype=np.int64)
-    squared = 1.0 - 2.0 * np.sum(U * V, axis=1) + np.sum((U @ (V.T @ V)) * U, axis=1)
-    near = np.flatnonzero(squared < 1e-6)
-    rows = -U[near] @ V.T
+    xp = namespace(U)
+    squared = 1.0 - 2.0 * xp.sum(U * V, axis=1) + xp.sum((U @ (V.T @ V)) * U, axis=1)
+    near = np.flatnonzero(host(squared) < 1e-6)
+    if not len(near):
+        return near
+    rows = -host(U)[near] @ host(V).T
     rows[np.arange(len(near)), near] += 1.0
     return near[np.linalg.norm(rows, axis=1) <= EMPTIED]

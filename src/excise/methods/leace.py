@@ -24,7 +24,7 @@ from excise.methods.geometry import affine_eraser, functions_of_concept, geometr
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, convert, host, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import force_dual, singular_values
+from excise.numerics.linalg import force_dual
 from excise.numerics.shrinkage import Shrinkage
 from excise.numerics.whitening import least_dual
 
@@ -75,15 +75,15 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
     g = geometry(m, shrinkage)
     D, U, F = g.D, g.U, g.F  # colsp(U) = colsp(D^-1 Sxz), U orthonormal
     xp = namespace(U)
+    V, canonical = U, np.zeros(0)
     if U.shape[1] == 0:
         warn_rank_zero()
-        V = U
     else:
-        V = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1 with R = F F^T, so V^T U = I
+        V, T = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1 with R = F F^T, so V^T U = I
+        canonical = np.linalg.svd(host(T @ (U.T @ (m.whitened_cov_xz / D[:, None]))), compute_uv=False)
         warn_hidden(F.hidden)
     warn_few_rows(m, g.shrinkage)
     warn_all_erased(U.shape[1], m)
-    canonical = singular_values(F.whiten(m.whitened_cov_xz / D[:, None]))[: U.shape[1]]
     # Back in the units of X: P = I - (D U) (D^-1 V)^T.
     varies = xp.astype(m.var_x > 0, D.dtype)  # constant features stay as they are, to the last bit
     left, right = U * (D * varies)[:, None], V * (varies / D)[:, None]
@@ -105,7 +105,7 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
             shrinkage=g.shrinkage,
             shrinkage_intensity=g.intensity,
             limit_norm_mix=mix,
-            canonical_correlations=host(canonical).tolist(),
+            canonical_correlations=canonical[: U.shape[1]].tolist(),
             solver=F.method,
             rank_kept=F.kept,
             rank_dropped=F.dropped,

@@ -7,7 +7,7 @@ from excise.methods.checks import describe, require_concept, warn_rank_zero
 from excise.methods.geometry import functions_of_concept
 from excise.moments.moments import Moments
 from excise.numerics.arrays import convert, host
-from excise.numerics.linalg import scales, singular_values
+from excise.numerics.linalg import singular_values
 
 __all__ = ["oracle"]
 
@@ -29,7 +29,7 @@ def oracle(m: Moments) -> OracleEraser:
     [5.0, 6.0, 5.0, 6.0]
     """
     require_concept(m)
-    sizes = host(singular_values(m.whitened_cov_xz / scales(m.var_x)[:, None]))
+    sizes = host(singular_values(m.whitened_cov_xz / m.std_x[:, None]))
     if not (sizes > 0).any():
         warn_rank_zero()
     emptied = functions_of_concept(m)

@@ -58,7 +58,7 @@ def quadratic(
         f"quadratic erasure of {len(rows)} classes of {d} features",
         "erase fewer classes, or use leace",
     )
-    D = scales(whole.var_x)
+    D = whole.std_x
     units = D[:, None] * D[None, :]
     xp = namespace(D)
     covs, intensities = [], []

@@ -22,7 +22,7 @@ from excise.methods.checks import (
 from excise.methods.geometry import affine_eraser, correlations
 from excise.moments.moments import Moments
 from excise.numerics.arrays import host, namespace
-from excise.numerics.linalg import basis, scales
+from excise.numerics.linalg import basis
 
 __all__ = ["mean_projection", "sal"]
 
@@ -45,7 +45,7 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0) -> AffineEra
     """
     check_strength(strength)
     require_concept(m)
-    D = scales(m.var_x)
+    D = m.std_x
     directions, _ = basis(correlations(m, D))  # the rank, decided without units
     full = directions.shape[1]
     if rank is not None:

@@ -15,7 +15,7 @@ from excise.methods.geometry import affine_eraser, correlations, geometry
 from excise.moments.moments import Moments
 from excise.numerics.arrays import host, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import basis, force_dual, scales, singular_values
+from excise.numerics.linalg import basis, force_dual, singular_values
 from excise.numerics.precision import INFEASIBLE
 from excise.numerics.whitening import least_dual
 
@@ -51,7 +51,7 @@ def splince(m: Moments, task: Moments, strength: float = 1.0) -> AffineEraser:
 
 
 def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
-    D = scales(m.var_x)
+    D = m.std_x
     xp = namespace(D)
     B = correlations(task, D)  # of the features with the task
     g = geometry(m, beside=B)
@@ -84,7 +84,9 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
             code="large-edit",
         )
     outer = left * D[:, None]
-    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(outer, least_dual(F, left) / D[:, None])
+    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(
+        outer, least_dual(F, left)[0] / D[:, None]
+    )
     return affine_eraser(
         m,
         outer,

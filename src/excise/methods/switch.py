@@ -35,7 +35,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"{m2.k} columns on {m2.d}"
         )
     warn_few_rows(m1, shrinkage="does not apply")
-    D = scales(m1.var_x)
+    D = m1.std_x
     one = scales(m1.var_z)  # the units of Z drop out
     A1 = m1.cov_xz / D[:, None] / one[None, :]
     A2 = convert(m2.cov_xz, D) / D[:, None] / one[None, :]
@@ -47,7 +47,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"not ({outside:.2g} of its size); use concepts with the same number of classes",
             code="infeasible",
         )
-    right = least_dual(geometry(m1).F, U)
+    right = least_dual(geometry(m1).F, U)[0]
     left = (A1 - A2) @ H / s[None, :]
     info = describe(m1, "switch", strength=strength, to=json_names(m2.concept.names), singular_values=host(s).tolist())
     return affine_eraser(m1, left * D[:, None], strength * right / D[:, None], m1.mean_x, info)

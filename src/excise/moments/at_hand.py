@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Encoded
+from excise.concepts.encoded import Encoded
 from excise.numerics.arrays import Array, convert, host, namespace
 
 __all__ = ["AtHand"]

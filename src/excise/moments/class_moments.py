@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from excise import files
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.concepts.labels import Name, name_order
 from excise.errors import ConceptError, InputError
 from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from excise import files
-from excise.concepts.concept import Concept, Encoded
+from excise.concepts.concept import Concept
+from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, FileFormatError, InputError
 from excise.moments.at_hand import AtHand
 from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
@@ -28,7 +29,7 @@ from excise.moments.statistics import (
     spread_columns,
     without,
 )
-from excise.numerics.arrays import Array, convert, describe_device, namespace
+from excise.numerics.arrays import Array, convert, describe_device, host, namespace
 from excise.numerics.linalg import inverse_root, scales
 from excise.numerics.precision import ROUNDINGS
 
@@ -295,7 +296,12 @@ class Moments:
     @property
     def var_x(self) -> Array:
         """(d,) variances of the features; known with and without the d x d covariance."""
-        return self.statistics.s_xx.diagonal() / self.n
+        return self.statistics.var_x
+
+    @property
+    def std_x(self) -> Array:
+        """(d,) standard deviations to divide by; 1 for a constant feature."""
+        return self.statistics.std_x
 
     @property
     def var_z(self) -> Array:
@@ -366,11 +372,13 @@ class Moments:
         return self.statistics.eps
 
     @property
-    def rounding(self) -> Array:
-        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations."""
+    def rounding(self) -> np.ndarray[Any, Any]:
+        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations; NumPy."""
         s = self.statistics
-        xp = namespace(s.mean_x)
-        return ROUNDINGS * s.roundoff * xp.sqrt(s.mean_x**2 + self.var_x) / scales(self.var_x)
+        var = s.host_var_x
+        spread = np.sqrt(np.where(var > 0, var, 1.0))
+        size: np.ndarray[Any, Any] = np.sqrt(host(s.mean_x) ** 2 + var)
+        return ROUNDINGS * s.roundoff * size / spread
 
     @property
     def standardised_rows(self) -> Array | None:
@@ -378,18 +386,18 @@ class Moments:
         s = self.statistics
         if not isinstance(s.s_xx, RowScatter):
             return None
-        return s.s_xx.rows() / (scales(self.var_x) * float(np.sqrt(s.n)))
+        return s.s_xx.rows() / (s.std_x * float(np.sqrt(s.n)))
 
     def correlation_matrix(self) -> Array:
         """(d, d) correlations of X, with 1 on the diagonal for constant features too. A new array: it may be used up."""
-        var = self.var_x
-        D = scales(var)
+        var, D = self.var_x, self.std_x
         xp = namespace(D)
-        R = self.cov_xx
-        R /= D[:, None]
-        R /= D[None, :]
-        constant = xp.astype(var <= 0, D.dtype)
-        if bool(xp.any(constant > 0)):
+        unit = 1.0 / (D * float(np.sqrt(self.n)))
+        self._require_covariance()
+        R = self.statistics.s_xx.matrix() * unit[:, None]
+        R *= unit[None, :]
+        if not self.statistics.host_var_x.all():
+            constant = xp.astype(var <= 0, D.dtype)
             R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)
         return R
 

@@ -11,15 +11,29 @@ deviation of the mean, so nothing cancels however large the offset is, and a con
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from excise.concepts.concept import Encoded
+from excise.concepts.encoded import Encoded
 from excise.errors import InputError
 from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
-from excise.numerics.arrays import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
+from excise.numerics import kernels
+from excise.numerics.arrays import (
+    Array,
+    convert,
+    dtype_name,
+    exact_products,
+    host,
+    is_16_bit,
+    is_numpy,
+    is_torch,
+    namespace,
+    on_host,
+)
 from excise.numerics.chunks import chunked, worker_count
+from excise.numerics.linalg import scales
 from excise.numerics.precision import EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
 
 __all__ = ["Statistics", "class_covariance", "join", "not_finite", "of_batch", "spread_columns", "without"]
@@ -43,6 +57,21 @@ class Statistics:
     s_zz: Array | None  # (k, k); None for one block of classes, where n and mean_z say it all
     eps: float  # machine epsilon of the product in s_xx
     roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
+
+    @cached_property
+    def var_x(self) -> Array:
+        """(d,) variances of the features."""
+        return self.s_xx.diagonal() / self.n
+
+    @cached_property
+    def host_var_x(self) -> np.ndarray[Any, Any]:
+        """The same in NumPy."""
+        return host(self.var_x)
+
+    @cached_property
+    def std_x(self) -> Array:
+        """(d,) standard deviations to divide by; 1 for a constant feature."""
+        return scales(self.var_x)
 
 
 def class_covariance(mean_z: Array) -> Array:
@@ -69,19 +98,20 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
     Raises:
         InputError: NaN or infinite features (with their number and the first position), or squares that overflow.
     """
-    weights = np.ones(z.n) if weight is None else weight
-    n = float(weights.sum())
-    labels = _labels(z, weights, n)
+    n = float(z.n if weight is None else weight.sum())
+    labels = _labels(z, weight, n)
     with exact_products(X):
         xp = namespace(X)
         d = X.shape[1]
         keep_rows = track_xx and X.shape[0] < d
         wide = d > FLOAT64_WIDTH and dtype_name(X) != "float64" and track_xx and not keep_rows
-        shift = _shift(X)
+        few = _few_rows(X)
+        shift = _shift(X, few)
         add_up = _sum_rows if keep_rows else _sum_host if on_host(X) else _sum_device
         sums = add_up(X, shift, labels.z, weight, track_xx, wide)
         products, cross, total = (convert(part, X) for part in (sums.products, sums.cross, sums.total))
-        if not bool(xp.all(xp.isfinite(products))) or not bool(xp.all(xp.isfinite(total))):
+        seen = products if sums.squares is None else convert(sums.squares, X)  # what is not finite shows in its square
+        if not bool(xp.all(xp.isfinite(seen))) or not bool(xp.all(xp.isfinite(total))):
             raise not_finite(X)
         offset = total / n  # (d,): the mean, about the shift
         s_xx: Scatter
@@ -90,16 +120,14 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         elif not track_xx:
             s_xx = VarianceScatter(products - n * offset * offset)
         else:
-            S = products - n * offset[:, None] * offset[None, :]
-            if sums.squares is not None:
-                S = _with_diagonal(S, convert(sums.squares, X) - n * offset * offset)
-            s_xx = MatrixScatter(S)
+            squares = None if sums.squares is None else convert(sums.squares, X) - n * offset * offset
+            s_xx = MatrixScatter(_about_mean(products, n, offset, squares))
         _refuse_underflow(X, shift, s_xx.diagonal())
         small, mean_z = convert(labels.small_mean, X), convert(labels.mean, X)
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
         eps = EPS32 if wide else EPS64
-        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X))
+        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X, few))
 
 
 @dataclass(frozen=True)
@@ -112,11 +140,11 @@ class _Labels:
     s_zz: Any
 
 
-def _labels(z: Encoded, weights: Any, n: float) -> _Labels:
-    if z.codes is not None:
-        share = np.bincount(z.codes, weights=weights, minlength=z.k) / n
-        return _Labels(z, share, share, None)
-    assert z.matrix is not None
+def _labels(z: Encoded, weight: Any, n: float) -> _Labels:
+    if z.matrix is None:
+        counts = z.counts if weight is None else np.bincount(np.asarray(z.codes), weights=weight, minlength=z.k)
+        return _Labels(z, counts / n, counts / n, None)
+    weights = np.ones(z.n) if weight is None else weight
     with np.errstate(over="ignore", invalid="ignore"):
         shift = weights @ z.matrix / n  # numbers may have an offset too
         moved = z.matrix - shift
@@ -132,9 +160,18 @@ def _labels(z: Encoded, weights: Any, n: float) -> _Labels:
     return _Labels(Encoded(z.n, z.k, matrix=moved), small, small + shift, s_zz)
 
 
-def _with_diagonal(S: Array, diagonal: Array) -> Array:
-    xp = namespace(S)
-    return S + xp.eye(S.shape[0], dtype=S.dtype, device=S.device) * (diagonal - xp.linalg.diagonal(S))[None, :]
+def _about_mean(products: Array, n: float, offset: Array, squares: Array | None) -> Array:
+    """Products about the shift -> about the mean, in place; on the diagonal `squares`, which are more exact."""
+    if is_torch(products):
+        products.addr_(offset, offset, alpha=-n)
+        if squares is not None:
+            products.diagonal().copy_(squares)
+        return products
+    products = products - n * offset[:, None] * offset[None, :]
+    if squares is not None:
+        at = convert(np.arange(products.shape[0]), products)
+        products[at, at] = squares
+    return products
 
 
 def _refuse_underflow(X: Array, shift: Array, squares: Array) -> None:
@@ -147,25 +184,33 @@ def _refuse_underflow(X: Array, shift: Array, squares: Array) -> None:
 
 
 def _few_rows(X: Array) -> Array:
+    """At most PILOT_ROWS rows, evenly spread; an odd number, which has a middle."""
     n = X.shape[0]
-    rows = np.unique(np.linspace(0, n - 1, min(n, PILOT_ROWS)).astype(np.int64))
-    rows = rows[: len(rows) - (len(rows) + 1) % 2]  # an odd number has a middle
+    if n <= PILOT_ROWS:
+        return X[: n - (n + 1) % 2]
+    rows = np.arange(PILOT_ROWS) * (n - 1) // (PILOT_ROWS - 1)
     return X[rows] if is_numpy(X) else X[convert(rows, X)]
 
 
-def _roundoff(X: Array) -> float:
+def _roundoff(X: Array, few: Array) -> float:
     """Of the numbers in X; float64 on the host that holds float32 numbers has the roundoff of float32."""
     dtype = dtype_name(X)
-    return unit_roundoff(host(_few_rows(X)) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
+    return unit_roundoff(host(few) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
 
 
-def _shift(X: Array) -> Array:
+def _shift(X: Array, few: Array) -> Array:
     """(d,) float64: the median of a few rows, feature by feature; a value that occurs, so constants stay exact."""
-    few = _few_rows(X)
+    middle = few.shape[0] // 2
     if is_numpy(X) or on_host(X):
-        return convert(np.median(host(few).astype(np.float64), axis=0), X)
+        return convert(np.partition(host(few).astype(np.float64), middle, axis=0)[middle], X)
     xp = namespace(X)
-    return xp.sort(xp.astype(few, xp.float64), axis=0)[few.shape[0] // 2]
+    wide = xp.astype(few, xp.float64)
+    median = xp.sort(wide, axis=0)[middle]
+    if not is_16_bit(X):
+        return median
+    # 16-bit numbers stay exact factors where they are not shifted; small offsets can be corrected afterwards.
+    spread = xp.sort(xp.abs(wide - median), axis=0)[middle]
+    return xp.where(xp.abs(median) > 4.0 * spread, median, xp.zeros_like(median))
 
 
 def _sum_rows(
@@ -270,12 +315,16 @@ def _sum_device(
     X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, wide: bool
 ) -> _Sums:
     """The same on an accelerator. Class sums are one-hot products there: deterministic, unlike atomic additions."""
+    if wide and is_torch(X) and kernels.available(X):
+        fast = _sum_by_kernels(X, shift, z, weight)
+        if fast is not None:
+            return fast
     xp = namespace(X)
     n, d = X.shape
     rows = max(2**25 // d, 512)
     sums = _Sums()
     w_all = None if weight is None else convert(weight, X)
-    codes = None if z.codes is None else convert(z.codes, X)
+    codes = z.codes_like(X) if z.has_classes else None
     matrix = None if z.matrix is None else convert(z.matrix, X)
     classes = convert(np.arange(z.k), X)
     for begin in range(0, n, rows):
@@ -307,6 +356,36 @@ def _sum_device(
         sums.cross = cross if first else sums.cross + cross
         sums.total = total if first else sums.total + total
     return sums
+
+
+def _sum_by_kernels(X: Array, shift: Array, z: Encoded, weight: np.ndarray[Any, Any] | None) -> _Sums | None:
+    """On the tensor cores, for classes; None for too many of them, and if squares leave the range of float32."""
+    from excise.numerics.kernels.gather import MOST_CLASSES, ROWS_AT_ONCE, gather_rows
+    from excise.numerics.kernels.narrow import sums_of_narrow_rows
+    from excise.numerics.kernels.products import product_of_parts
+
+    narrow = is_16_bit(X)
+    moved = np.flatnonzero(host(shift)) if narrow else np.zeros(0)
+    if not z.has_classes or z.k > MOST_CLASSES or (narrow and (weight is not None or 4 * len(moved) > X.shape[1])):
+        return None
+    n, d = X.shape
+    X = X if X.stride(-1) == 1 else X.contiguous()
+    codes, weights = z.codes_like(X), None if weight is None else convert(weight, X)
+    if narrow:
+        found = sums_of_narrow_rows(X, shift, convert(moved, X), codes, z.k)
+        sums = _Sums(found.products, found.cross, None, found.squares)
+    else:
+        sums = _Sums(0.0, 0.0, None, 0.0)
+        for begin in range(0, n, rows := max(1, ROWS_AT_ONCE // d)):
+            part = slice(begin, begin + rows)
+            own = gather_rows(X[part], shift, codes[part], z.k, None if weights is None else weights[part])
+            sums.products = sums.products + product_of_parts(own.parts)
+            sums.cross, sums.squares = sums.cross + own.cross, sums.squares + own.squares
+    sums.total = sums.cross.sum(0)  # every row has one class
+    # Squares that are too small or too large for float32 are in the float64 sums alone.
+    ratio = sums.products.diagonal() / sums.squares.clamp(min=SMALLEST_SQUARE)
+    fits = (ratio - 1.0).abs() < 1e-2
+    return sums if bool((fits | (sums.squares < SMALLEST_SQUARE) | ~sums.squares.isfinite()).all()) else None
 
 
 def not_finite(X: Array) -> InputError:

@@ -32,7 +32,7 @@ def small_products(d: int) -> AbstractContextManager[Any]:
     NumPy and SciPy each carry a pool of BLAS threads, which spin for a while after a call: two pools on the same
     cores wait for each other's time slices, and made small solves three times slower.
     """
-    return _controller().limit(limits=1) if d <= 1024 else nullcontext()
+    return _controller().limit(limits=1) if 64 < d <= 1024 else nullcontext()  # smaller ones run on one thread anyway
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.numerics.arrays import Array, host, namespace
+from excise.numerics.arrays import Array, convert, host, is_numpy, namespace
 from excise.numerics.precision import CONSTANT_RTOL, EPS64, NEGLIGIBLE, correlation_floor, summation_floor
 
 __all__ = [
@@ -23,11 +23,13 @@ __all__ = [
     "inverse_root",
     "inverse_root_psd",
     "largest_correlation",
+    "over_transposed",
     "rank_psd",
     "root_psd",
     "scales",
     "share_outside",
     "singular_values",
+    "thin_svd",
 ]
 
 
@@ -58,12 +60,23 @@ def basis(A: Array) -> tuple[Array, Array]:
 
 def basis_and_rows(A: Array) -> tuple[Array, Array, Array]:
     """The singular value decomposition U s H^T of a matrix of correlations, without its summation errors."""
-    xp = namespace(A)
     if min(A.shape) == 0:
         return A[:, :0], A[0, :0], A.T[:, :0]
-    U, s, Ht = xp.linalg.svd(A, full_matrices=False)
+    U, s, Ht = thin_svd(A)
     keep = s > correlation_floor(*A.shape)
     return U[:, keep], s[keep], Ht[keep, :].T
+
+
+def thin_svd(A: Array) -> tuple[Array, Array, Array]:
+    """U s H^T = A (d, k). A tall matrix on a device is first brought to (k, k) there: small ones are quicker on the host."""
+    xp = namespace(A)
+    d, k = A.shape
+    if is_numpy(A) or d < 4 * k or k > 512:
+        U, s, Ht = xp.linalg.svd(A, full_matrices=False)
+        return U, s, Ht
+    Q, T = xp.linalg.qr(A)
+    U, s, Ht = np.linalg.svd(host(T))
+    return Q @ convert(U, A), convert(s, A), convert(Ht, A)
 
 
 def share_outside(A: Array, H: Array) -> float:
@@ -89,8 +102,9 @@ def complement(U: Array) -> Array:
 
 
 def singular_values(A: Array) -> Array:
-    xp = namespace(A)
-    return xp.linalg.svdvals(A) if min(A.shape) else A.reshape(-1)[:0]
+    if min(A.shape) == 0:
+        return A.reshape(-1)[:0]
+    return namespace(A).linalg.svdvals(A) if is_numpy(A) else thin_svd(A)[1]
 
 
 def root_psd(S: Array) -> Array:
@@ -117,10 +131,16 @@ def inverse_root_psd(S: Array) -> Array:
 
 def force_dual(V: Array, U: Array) -> Array:
     """V (U^T V)^-1, so that V^T U = I to rounding: what the guarantee rests on."""
-    xp = namespace(U)
     for _ in range(2):  # the second pass removes the rounding of the first
-        V = xp.linalg.solve((V.T @ U), V.T).T
+        V = over_transposed(V, V.T @ U)
     return V
+
+
+def over_transposed(V: Array, M: Array) -> Array:
+    """V M^-T for V (d, r) and a small M (r, r), which is inverted on the host."""
+    if is_numpy(V):
+        return np.linalg.solve(M, V.T).T
+    return V @ convert(np.linalg.inv(host(M)).T, V)
 
 
 def largest_correlation(X: Any, codes: Any) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "CLEARLY",
     "CONSTANT_RTOL",
     "EDIT_GROWTH",
     "EMPTIED",
@@ -20,6 +21,7 @@ __all__ = [
     "FAINT",
     "HIDDEN",
     "INFEASIBLE",
+    "LAST_DIGIT",
     "NEGLIGIBLE",
     "ROUNDINGS",
     "SAME_LEVEL",
@@ -42,6 +44,8 @@ UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, 
 ROUNDINGS = 8.0  # a direction whose spread is below this many roundings of its features holds rounding errors (what a
 # LayerNorm leaves varies by two or three); but never above
 FAINT = 1e-5  # of the features' spread: more is a signal, however coarse the digits are
+LAST_DIGIT = 2.0  # an audit excuses what an edit left of the concept in directions of at most this many roundings,
+CLEARLY = 0.5  # unless they explain this share of what is left to explain: that much is not left by rounding
 EDIT_GROWTH = 1.25  # such a direction is left alone if the edit grows by no more than this factor without it
 
 # Subspaces and ranks.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 
-from excise.numerics.arrays import Array, convert, is_cupy, is_numpy, is_torch, namespace
-from excise.numerics.linalg import basis, force_dual
+from excise.numerics.arrays import Array, convert, describe_device, host, is_cupy, is_numpy, is_torch, namespace
+from excise.numerics.linalg import over_transposed
 from excise.numerics.precision import (
     EPS64,
     FAINT,
@@ -27,6 +28,9 @@ from excise.numerics.precision import (
 
 __all__ = ["Resolve", "Whitening", "least_dual", "whiten_matrix", "whiten_rows"]
 
+SMALL = 96  # up to this many features an eigendecomposition is as quick as a factorisation
+Host = np.ndarray[Any, Any]
+EXACT = 1e-8  # angle up to which a near-null direction is known
 MOST_NEAR_NULL = 7  # directions that are taken out one by one; with more, all are found by an eigendecomposition
 
 # Directions (d, f) of the standardised features -> their variances (f,) and a rotation (f, f) to directions that have
@@ -50,6 +54,11 @@ class Whitening(Protocol):
         """The canonical correlation that directions below the resolution of R may hold."""
         ...
 
+    @property
+    def whitened(self) -> Array:
+        """F^-1 U for the directions U that it was made for."""
+        ...
+
     def whiten(self, A: Array) -> Array:
         """F^-1 A"""
         ...
@@ -62,6 +71,7 @@ class Whitening(Protocol):
 @dataclass(frozen=True)
 class _Cholesky:
     lower: Array
+    whitened: Array
     rcond: float
     kept: int
     method: str = "cholesky"
@@ -77,11 +87,12 @@ class _Cholesky:
 
 @dataclass(frozen=True)
 class _Deflated:
-    """F^-1 = [L^-1 (I - N N^T); diag(weights) N^T] with L L^T = R + N N^T and N the near-null directions."""
+    """F^-1 = [L^-1 (I - N N^T); diag(weights) N^T] with N the near-null directions and L L^T = R off their span."""
 
     lower: Array
     null: Array  # (d, f)
     weights: Array  # (f,) inverse spreads; 0 for directions that do not count
+    whitened: Array
     rcond: float
     kept: int
     dropped: int
@@ -103,6 +114,7 @@ class _Deflated:
 class _Basis:
     vectors: Array  # (d, p) orthonormal
     weights: Array  # (p,) inverse spreads, 0 for directions that do not count
+    whitened: Array
     rcond: float
     kept: int
     dropped: int
@@ -116,53 +128,84 @@ class _Basis:
         return self.vectors @ (A * self.weights[:, None])
 
 
-def least_dual(F: Whitening, U: Array) -> Array:
-    """V with V^T U = I for which U V^T x is smallest in mean square: with F^-1 U = G T, V = F^-T G T^-T."""
-    xp = namespace(U)
-    G, T = xp.linalg.qr(F.whiten(U))
-    return force_dual(xp.linalg.solve(T, F.whiten_transposed(G).T).T, U)
+def least_dual(F: Whitening, U: Array) -> tuple[Array, Array]:
+    """V with V^T U = I for which U V^T x is smallest in mean square: with F^-1 U = G T, V = F^-T G T^-T. And T (r, r).
+
+    U are the directions that F was made for.
+    """
+    G, T = namespace(U).linalg.qr(F.whitened)
+    V = over_transposed(F.whiten_transposed(G), T)
+    return over_transposed(V, V.T @ U), T  # once more: V^T U = I to the last digit is what the guarantee rests on
 
 
-def whiten_matrix(R: Array, A: Array, eps: float, rounding: Array, resolve: Resolve | None = None) -> Whitening:
-    """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`, to whiten the correlations A (d, k).
+def whiten_matrix(
+    make: Callable[[], Array], A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None = None
+) -> Whitening:
+    """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`.
 
     Whether a Cholesky factor will do is decided by the smallest eigenvalue, not by waiting for a failure: on exactly
-    singular matrices Cholesky often succeeds. `rounding` (d,) is what rounding does to the features, in their standard
-    deviations. `resolve` measures faint directions on the rows, where there are any. R is used up.
+    singular matrices Cholesky often succeeds.
+
+    Args:
+        make: gives R as a new array, which is used up.
+        A: (d, k) correlations with the concept, which decide what becomes of faint directions.
+        U: (d, r) an orthonormal basis of what will be whitened.
+        eps: machine epsilon of the sums behind R.
+        rounding: (d,) NumPy; what rounding does to the features, in their standard deviations.
+        resolve: measures faint directions on the rows, where there are any.
     """
+    R = make()
     d = R.shape[0]
     xp = namespace(R)
+    if d <= SMALL:
+        return _by_eigenvalues(R, A, U, eps, rounding, resolve)
     size = float(xp.linalg.vector_norm(R))  # at least the largest eigenvalue
-    diagonal = xp.linalg.diagonal(R) + 0.0
     floor = summation_floor(d, eps, size)
-    limit = max(floor, min(float(xp.max(rounding)), FAINT) ** 2)
-    lower, shift = _cholesky(R), 0.0
+    limit = max(floor, min(float(rounding.max()), FAINT) ** 2)
+    # A shift below the resolution of R lets the factorisation of an exactly singular matrix succeed.
+    shift = min(0.1, 1.6 / float(np.sqrt(d))) * floor
+    lower = _cholesky(_plus_diagonal(R, shift))
     if lower is None:
-        _restore(R, diagonal)
         shift = 2.0 * floor
-        lower = _cholesky(_plus_diagonal(R, shift))
-    near = None if lower is None else _smallest(lower, shift)
-    if lower is not None and near is not None and shift == 0.0 and float(near.values[0]) > limit:
-        return _Cholesky(lower, float(near.values[0]) / size, kept=d)
-    _restore(R, diagonal)
-    if near is not None and (found := near.below(limit, floor)) is not None:
-        N, values = found
-        deflated = _cholesky(_symmetric(R) + N @ N.T)
-        if deflated is not None:
-            main = _Deflated(deflated, N, values * 0.0, 0.0, d, 0, 0.0)
-            N, faint = _weighed(N, values, floor, rounding, A, main.whiten, resolve)
-            # Deflation is by the span of N, which a rotation inside it leaves alone.
-            rcond = max(float(values[0]) / size, 0.0)
-            return _Deflated(deflated, N, faint.weights, rcond, d - faint.dropped, faint.dropped, faint.hidden)
+        lower = _cholesky(_plus_diagonal(make(), shift))
+    if lower is None:
+        return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
+    near, whitened = _smallest(lower, shift, U, limit, floor)
+    if near is not None:
+        if shift < floor and float(near.values[0]) > limit:
+            return _Cholesky(lower, whitened, float(near.values[0]) / size, kept=d)
+        if (found := near.below(limit, floor)) is not None:
+            N, values = found
+            if shift > floor:
+                lower = _cholesky(_plus_projector(make(), N))
+            if lower is not None:
+                # Off the near-null directions, L L^T is R up to the shift.
+                rest = _solve_triangular(lower, U - N @ (N.T @ U), transposed=False)
+                N, faint = _weighed(N, values, floor, rounding, A, U, rest, resolve)
+                # Deflation is by the span of N, which a rotation inside it leaves alone.
+                whitened = xp.concat([rest, (N.T @ U) * faint.weights[:, None]], axis=0)
+                rcond = max(float(values[0]) / size, 0.0)
+                return _Deflated(
+                    lower, N, faint.weights, whitened, rcond, d - faint.dropped, faint.dropped, faint.hidden
+                )
+    return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
+
+
+def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None) -> Whitening:
+    xp = namespace(R)
+    d = R.shape[0]
     values, vectors = xp.linalg.eigh(R)
     top = float(values[-1])
     floor = summation_floor(d, eps, top)
-    low = int(xp.sum(xp.astype(values <= max(floor, limit), xp.int64)))
-    N, rest, weights = vectors[:, :low], vectors[:, low:], 1.0 / xp.sqrt(values[low:])
-    N, faint = _weighed(N, values[:low], floor, rounding, A, lambda B: (rest.T @ B) * weights[:, None], resolve)
+    limit = max(floor, min(float(rounding.max()), FAINT) ** 2)
+    low = int((values <= limit).sum())
+    rest, weights = vectors[:, low:], 1.0 / xp.sqrt(values[low:])
+    whitened = (rest.T @ U) * weights[:, None]
+    N, faint = _weighed(vectors[:, :low], values[:low], floor, rounding, A, U, whitened, resolve)
     return _Basis(
         xp.concat([N, rest], axis=1),
         xp.concat([faint.weights, weights]),
+        xp.concat([(N.T @ U) * faint.weights[:, None], whitened], axis=0),
         max(float(values[0]) / top, 0.0),
         d - faint.dropped,
         faint.dropped,
@@ -171,7 +214,7 @@ def whiten_matrix(R: Array, A: Array, eps: float, rounding: Array, resolve: Reso
     )
 
 
-def whiten_rows(G: Array, A: Array, rounding: Array, shrinkage: float = 0.0) -> Whitening:
+def whiten_rows(G: Array, A: Array, U: Array, rounding: Host, shrinkage: float = 0.0) -> Whitening:
     """The same for R = G^T G given by m < d rows G (m, d), in O(m^2 d): no d x d matrix.
 
     With `shrinkage` a it is a factor of (1 - a) R + a I on the span of the rows, where all correlations A are.
@@ -193,12 +236,21 @@ def whiten_rows(G: Array, A: Array, rounding: Array, shrinkage: float = 0.0) -> 
     if shrinkage > 0.0:
         vectors = xp.concat([N, W], axis=1)
         weights = 1.0 / xp.sqrt((1.0 - shrinkage) * xp.concat([s * s, variances]) + shrinkage)
-        return _Basis(vectors, weights, shrinkage / (top + shrinkage), d, 0, 0.0, "rows")
+        whitened = (vectors.T @ U) * weights[:, None]
+        return _Basis(vectors, weights, whitened, shrinkage / (top + shrinkage), d, 0, 0.0, "rows")
     weights = 1.0 / xp.sqrt(variances)
-    N, faint = _weighed(N, s * s, 0.0, rounding, A, lambda B: (W.T @ B) * weights[:, None], None)
+    whitened = (W.T @ U) * weights[:, None]
+    N, faint = _weighed(N, s * s, 0.0, rounding, A, U, whitened, None)
     kept = int(W.shape[1] + N.shape[1]) - faint.dropped
     return _Basis(
-        xp.concat([N, W], axis=1), xp.concat([faint.weights, weights]), 0.0, kept, d - kept, faint.hidden, "rows"
+        xp.concat([N, W], axis=1),
+        xp.concat([faint.weights, weights]),
+        xp.concat([(N.T @ U) * faint.weights[:, None], whitened], axis=0),
+        0.0,
+        kept,
+        d - kept,
+        faint.hidden,
+        "rows",
     )
 
 
@@ -213,12 +265,15 @@ def _weighed(
     N: Array,
     values: Array,
     floor: float,
-    rounding: Array,
+    rounding: Host,
     A: Array,
-    whiten_rest: Callable[[Array], Array],
+    U: Array,
+    rest: Array,
     resolve: Resolve | None,
 ) -> tuple[Array, _Faint]:
     """The weights of near-null directions N (d, f) of variances `values` (f,); N comes back rotated if it was resolved.
+
+    `rest` is U whitened in all other directions.
 
     A direction below the summation floor has hardly any variance, but what there is may still be the concept: it stays,
     at the floor, unless its correlation with the concept is a summation error too. Directions that hold rounding errors
@@ -231,7 +286,7 @@ def _weighed(
     if resolve is not None:
         values, rotation = resolve(N)
         N = N @ rotation
-    errors = xp.sqrt(xp.sum((N * rounding[:, None]) ** 2, axis=0))  # what rounding of the input produces
+    errors = xp.sqrt(xp.sum((N * convert(rounding, N)[:, None]) ** 2, axis=0))  # what rounding of the input produces
     if resolve is not None:  # the rows were asked: sums no longer limit what can be seen
         floors = (errors / ROUNDINGS) ** 2 * 1e-4 + (64.0 * EPS64) ** 2
     bound = xp.where(errors < FAINT, errors, xp.full_like(errors, FAINT))
@@ -239,7 +294,7 @@ def _weighed(
     low = ~counts(values, floors, 0.0 * bound)
     silent = low & (concept_norm <= correlation_floor(*A.shape))
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(xp.where(low, floors, values)))
-    left_alone = _dispensable(N, weights, ~counts(values, 0.0 * floors, bound), basis(A)[0], whiten_rest)
+    left_alone = _dispensable(N, weights, ~counts(values, 0.0 * floors, bound), U, rest)
     weights = xp.where(left_alone, xp.zeros_like(weights), weights)
     # An unresolved direction varies at least by what rounding does and by what of the concept shows in it.
     least_spread = xp.where(concept_norm > errors / ROUNDINGS, concept_norm, errors / ROUNDINGS)
@@ -248,9 +303,7 @@ def _weighed(
     return N, _Faint(weights, int(xp.sum(xp.astype(low | left_alone, xp.int64))), hidden)
 
 
-def _dispensable(
-    N: Array, weights: Array, rounding_level: Array, U: Array, whiten_rest: Callable[[Array], Array]
-) -> Array:
+def _dispensable(N: Array, weights: Array, rounding_level: Array, U: Array, rest: Array) -> Array:
     """(f,) which directions at rounding level can be left alone: without them the edit grows by EDIT_GROWTH at most.
 
     The output of a LayerNorm has such a direction. To read a concept there takes weights above 1e5, and the next rounding
@@ -262,7 +315,7 @@ def _dispensable(
     if U.shape[1] == 0 or not bool(xp.any(rounding_level)):
         return rounding_level & False
     faint = (N.T @ U) * weights[:, None]
-    Q, _ = xp.linalg.qr(xp.concat([faint, whiten_rest(U)], axis=0))
+    Q, _ = xp.linalg.qr(xp.concat([faint, rest], axis=0))
     leverage = xp.sum(Q[: N.shape[1]] ** 2, axis=1)
     out = rounding_level & (leverage <= leverage_bound())
     together = float(xp.sum(xp.where(out, leverage, xp.zeros_like(leverage))))
@@ -273,51 +326,93 @@ def _dispensable(
 class _Smallest:
     """The smallest eigenvalues of a matrix, ascending, with their vectors and how exact those are."""
 
-    values: Array  # (b,)
+    values: np.ndarray[Any, Any]  # (b,)
     vectors: Array  # (d, b)
-    residuals: Array  # (b,)
+    residuals: np.ndarray[Any, Any]  # (b,)
 
     def below(self, limit: float, floor: float) -> tuple[Array, Array] | None:
         """The directions with eigenvalues up to `limit`; None unless they are few, exact and set apart."""
         f = int((self.values <= limit).sum())
         if f == 0 or f > MOST_NEAR_NULL or f >= self.values.shape[0]:
             return None
-        if float(self.values[f]) < 16.0 * limit or float(self.residuals[:f].max()) > 0.25 * floor:
+        apart = float(self.values[f])
+        if apart < 16.0 * limit or float(self.residuals[:f].max()) > min(floor, EXACT * apart):
             return None
-        return self.vectors[:, :f], self.values[:f]
+        return self.vectors[:, :f], convert(self.values[:f], self.vectors)
 
 
-def _smallest(lower: Array, shift: float) -> _Smallest | None:
-    """Smallest eigenvalues of L L^T - shift I, by inverse iteration with a block of vectors."""
+def _smallest(lower: Array, shift: float, U: Array, limit: float, floor: float) -> tuple[_Smallest | None, Array]:
+    """Smallest eigenvalues of L L^T - shift I, by inverse iteration with a block of vectors; and L^-1 U beside it.
+
+    One round shows an eigenvalue that is far below the others. More are made only if it finds one near `limit` that is
+    not exact yet.
+    """
     xp = namespace(lower)
-    d = lower.shape[0]
-    start = np.random.default_rng(0).standard_normal((d, min(MOST_NEAR_NULL + 1, d)))
-    x = convert(np.linalg.qr(start)[0], lower)
-    for _ in range(3):
-        y = _solve_triangular(lower, _solve_triangular(lower, x, transposed=False), transposed=True)
-        if not bool(xp.all(xp.isfinite(y))):
-            return None
-        x = xp.linalg.qr(y)[0]
-    # Through the factor: on the host the matrix itself was overwritten.
-    image = _lower_times(lower, _lower_times(lower, x, transposed=True), transposed=False) - shift * x
-    values, rotation = xp.linalg.eigh(x.T @ image)
-    x, image = x @ rotation, image @ rotation
-    off = image - x * values[None, :]
-    return _Smallest(values, x, xp.sqrt(xp.sum(off * off, axis=0)))
+    r = U.shape[1]
+    x = _probes_like(lower)
+    both = _solve_triangular(lower, xp.concat([U, x], axis=1), transposed=False)
+    whitened, y = both[:, :r], both[:, r:]
+    near = None
+    for number in range(3):
+        if number:
+            y = _solve_triangular(lower, x, transposed=False)
+        x = xp.linalg.qr(_solve_triangular(lower, y, transposed=True))[0]
+        # Through the factor: the matrix itself was used up.
+        image = _lower_times(lower, _lower_times(lower, x, transposed=True), transposed=False) - shift * x
+        small = host(x.T @ image)
+        if not np.isfinite(small).all():
+            return None, whitened
+        values, rotation = np.linalg.eigh(small)
+        if values[0] > 30.0 * limit:  # only the first value is asked for
+            return _Smallest(values, x, values), whitened
+        turn = convert(rotation, lower)
+        x, image = x @ turn, image @ turn
+        off = image - x * convert(values, lower)[None, :]
+        near = _Smallest(values, x, host(xp.sqrt(xp.sum(off * off, axis=0))))
+        if near.below(limit, floor) is not None:
+            break
+    return near, whitened
+
+
+def _probes_like(lower: Array) -> Array:
+    """Probes where the factor is; on a device they are kept, since a copy takes longer than their use."""
+    d, where = int(lower.shape[0]), describe_device(lower)
+    if is_numpy(lower):
+        return _probes(d)
+    if (d, where) not in _kept_probes:
+        _kept_probes.clear()
+        _kept_probes[d, where] = convert(_probes(d), lower)
+    return _kept_probes[d, where]
+
+
+_kept_probes: dict[tuple[int, str], Array] = {}
+
+
+@lru_cache(maxsize=4)
+def _probes(d: int) -> np.ndarray[Any, Any]:
+    """(d, b) random directions of about unit length; the same every time."""
+    probes: np.ndarray[Any, Any] = np.random.default_rng(0).standard_normal((d, min(MOST_NEAR_NULL + 1, d)))
+    return probes / np.float64(np.sqrt(d))
 
 
 def _plus_diagonal(R: Array, shift: float) -> Array:
+    if is_numpy(R):
+        R.reshape(-1)[:: R.shape[0] + 1] += shift
+        return R
+    if is_torch(R):
+        R.diagonal().add_(shift)
+        return R
     xp = namespace(R)
-    return _symmetric(R) + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
+    return R + shift * xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
 
 
-def _symmetric(R: Array) -> Array:
-    """R from its lower triangle; on the host a Cholesky factor may have overwritten the other one."""
-    return np.tril(R) + np.tril(R, -1).T if is_numpy(R) else R
+def _plus_projector(R: Array, N: Array) -> Array:
+    R += N @ N.T
+    return R
 
 
 def _cholesky(R: Array) -> Array | None:
-    """L with R = L L^T, or None. On the host it overwrites the upper triangle and the diagonal of R."""
+    """L with R = L L^T, or None; only its lower triangle counts. R is used up."""
     if is_torch(R):
         import torch
 
@@ -335,29 +430,25 @@ def _cholesky(R: Array) -> Array | None:
     return lower if info == 0 else None
 
 
-def _restore(R: Array, diagonal: Array) -> None:
-    """Undo what `_cholesky` did on the host to the diagonal; the lower triangle is still there."""
-    if is_numpy(R):
-        np.fill_diagonal(R, diagonal)
-
-
 def _solve_triangular(lower: Array, B: Array, transposed: bool) -> Array:
     if is_torch(lower):
         import torch
 
         return torch.linalg.solve_triangular(lower.T if transposed else lower, B, upper=transposed)
     if is_cupy(lower):
-        from cupyx.scipy.linalg import solve_triangular as solve
-    else:
-        from scipy.linalg import solve_triangular as solve
-    return solve(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
+        from cupyx.scipy.linalg import solve_triangular
+
+        return solve_triangular(lower, B, lower=True, trans=1 if transposed else 0, check_finite=False)
+    from scipy.linalg.lapack import dtrtrs
+
+    x, info = dtrtrs(lower, B, lower=1, trans=1 if transposed else 0)
+    return x if info == 0 else np.full_like(x, np.inf)  # an exact zero on the diagonal
 
 
 def _lower_times(lower: Array, B: Array, transposed: bool) -> Array:
     """L B or L^T B, reading the lower triangle alone."""
-    if not is_numpy(lower):
-        L = namespace(lower).tril(lower)
-        return (L.T if transposed else L) @ B
+    if not is_numpy(lower):  # there the other triangle is zero
+        return (lower.T if transposed else lower) @ B
     from scipy.linalg.blas import dtrmm
 
     return dtrmm(1.0, lower, B, side=0, lower=1, trans_a=1 if transposed else 0)
