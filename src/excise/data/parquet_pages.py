@@ -132,7 +132,13 @@ class ListPages:
         """
         try:
             yield from self._values(file, group)
-        except (IndexError, KeyError, ValueError, OverflowError, OSError):  # damaged or not understood: Arrow has the word
+        except (
+            IndexError,
+            KeyError,
+            ValueError,
+            OverflowError,
+            OSError,
+        ):  # damaged or not understood: Arrow has the word
             raise NotPlain from None
 
     def _values(self, file: MappedFile, group: int) -> Iterator[Values]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from excise.auditing.directions import judge_faint, unit_scale, whitened
 from excise.auditing.guardedness import Condition
-from excise.auditing.linear import unit_scale, whitened
 from excise.data.gathering import Gathered, Recipe
 from excise.distributed.dask_collections import Columns, blocks_of, first_concept
 from excise.distributed.reducing import reduce_parts
 from excise.moments.moments import Moments
-from excise.numerics.precision import FAINT, ROUNDINGS, chance_correlation, rounding_share
+from excise.numerics.precision import FAINT, chance_correlation, rounding_share
 
 __all__ = ["conditions", "judge"]
 
@@ -69,16 +69,20 @@ def judge(before: Moments, after: Moments) -> list[Condition]:
     spread = np.sqrt(np.asarray(after.var_x))
     size = np.sqrt(np.asarray(after.mean_x) ** 2 + np.asarray(after.var_x))
     eps = max(after.statistics.roundoff, 2.0**-53)
-    columns = max(int(np.linalg.matrix_rank(np.asarray(after.cov_zz))), 1)
+    columns = _rank(after)
     chance = chance_correlation(int(after.rows), columns, len(scale))
     own = np.where((spread > 0) & (spread < 10 * FAINT * scale), spread, scale)  # an emptied feature, in its own spread
     values = _largest(after, own)
     tolerance = np.minimum(rounding_share(eps, size, own), chance)
     worst = int(np.argmax(values / tolerance))
-    white = whitened(after, scale, ROUNDINGS * eps * size / scale)
+    white = whitened(after, scale, eps * size / scale)
     noise = rounding_share(eps, size, scale)
     allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)
     each = np.linalg.norm(white.correlations, axis=1)
+    left = max(1.0 - float((white.correlations**2).sum(axis=0).max(initial=0.0)), 0.0)
+    faint = judge_faint(white.faint_correlations**2, white.faint_roundings, int(after.rows), len(white.spread), left)
+    clear = bool((each <= allowed).all())
+    largest = float(white.canonical.max(initial=0.0))
     return [
         Condition(
             "cross-covariance",
@@ -92,11 +96,18 @@ def judge(before: Moments, after: Moments) -> list[Condition]:
             "canonical correlation",
             "largest correlation between a linear score of x and one of z",
             float(whitened(before, scale).canonical.max(initial=0.0)),
-            float(white.canonical.max(initial=0.0)),
+            largest if faint.excused else max(largest, float(np.sqrt(faint.share))),
             float(np.sqrt((allowed**2).sum())),
-            bool((each <= allowed).all()),
+            clear and faint.excused,
+            "" if faint.excused else faint.note,
         ),
     ]
+
+
+def _rank(m: Moments) -> int:
+    if m.statistics.s_zz is None:  # one block of classes
+        return max(int((np.asarray(m.mean_z) > 0).sum()) - 1, 1)
+    return max(int(np.linalg.matrix_rank(np.asarray(m.cov_zz))), 1)
 
 
 def _largest(m: Moments, scale: Any) -> Any:
