@@ -14,95 +14,20 @@ from typing import Any
 import numpy as np
 
 from excise.data.mapped import MappedFile
+from excise.data.parquet_encoding import CompactReader, NotPlain, unpack_runs
 
-__all__ = ["ListPages", "NotPlain", "list_pages"]
+__all__ = ["ListPages", "NotPlain", "PageRows", "list_pages"]
 
 RELEASE = 2**24  # bytes of the file after which their pages are given back
 MOST_PAGE = 2**28  # bytes of a page, unpacked
+MOST_NUMBERS = 2**24  # of a page; pyarrow writes a quarter of a million
 REMEMBERED = 4096  # level bytes that were found to be as they must be
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
-TYPES = {"FLOAT": np.dtype("<f4"), "DOUBLE": np.dtype("<f8")}
-CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip", "LZ4_RAW": "lz4_raw"}
+TYPES: dict[str, np.dtype[Any]] = {"FLOAT": np.dtype("<f4"), "DOUBLE": np.dtype("<f8")}
+CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}  # whose true size can be held against the header
 
 Values = np.ndarray[Any, Any]
-
-
-class NotPlain(Exception):
-    """This column, or a page of it, is not lists of one length written plainly: read it through Arrow."""
-
-
-class _Thrift:
-    """The compact protocol of Thrift, as far as page headers use it."""
-
-    def __init__(self, data: memoryview, at: int) -> None:
-        self.data, self.at = data, at
-
-    def varint(self) -> int:
-        out = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            out |= (byte & 127) << shift
-            if byte < 128:
-                return out
-            shift += 7
-            if shift > 63:
-                raise NotPlain
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Fields by number: numbers, booleans and structs; everything else is passed over."""
-        out: dict[int, Any] = {}
-        field = 0
-        if depth > 4:
-            raise NotPlain
-        while True:
-            head = self.data[self.at]
-            self.at += 1
-            if head == 0:
-                return out
-            kind, delta = head & 15, head >> 4
-            field = field + delta if delta else self._zigzag()
-            if kind in (1, 2):
-                out[field] = kind == 1
-            elif kind in (4, 5, 6):
-                out[field] = self._zigzag()
-            elif kind == 8:
-                size = self.varint()
-                self.at += size
-            elif kind == 12:
-                out[field] = self.struct(depth + 1)
-            else:
-                raise NotPlain
-
-    def _zigzag(self) -> int:
-        value = self.varint()
-        return (value >> 1) ^ -(value & 1)
-
-
-def unpack_runs(data: memoryview, width: int, count: int) -> Values:
-    """`count` numbers of `width` bits from runs of repeated and of bit-packed ones (Parquet's RLE encoding)."""
-    out = np.empty(count, dtype=np.int64)
-    reader, filled = _Thrift(data, 0), 0
-    size = (width + 7) // 8
-    powers = 1 << np.arange(width, dtype=np.int64)
-    while filled < count:
-        head = reader.varint()
-        if head & 1:
-            groups = head >> 1
-            packed = np.frombuffer(data, np.uint8, groups * width, reader.at)
-            reader.at += groups * width
-            bits = np.unpackbits(packed, bitorder="little").reshape(-1, width)
-            take = min(count - filled, groups * 8)
-            out[filled : filled + take] = bits[:take] @ powers if width else 0
-        else:
-            take = min(count - filled, head >> 1)
-            out[filled : filled + take] = int.from_bytes(data[reader.at : reader.at + size], "little")
-            reader.at += size
-        if take == 0:
-            raise NotPlain
-        filled += take
-    return out
 
 
 @dataclass(frozen=True)
@@ -189,20 +114,59 @@ class ListPages:
             raise NotPlain
         data, at, released, seen = memoryview(file.map), begin, begin, 0
         while seen < column.num_values:
-            reader = _Thrift(data, at)
+            reader = CompactReader(data, at)
             header = reader.struct()
             kind, unpacked, packed = header[1], header[2], header[3]
             at = reader.at + packed
             if not 0 <= packed <= MOST_PAGE or not 0 <= unpacked <= MOST_PAGE or at > end:
                 raise NotPlain
             page = _read_page(kind, header, data[reader.at : at], unpacked, codec, bool(self.definition))
-            if kind != DICTIONARY_PAGE and page.count < 1:
+            most = MOST_NUMBERS if kind == DICTIONARY_PAGE else min(MOST_NUMBERS, column.num_values - seen)
+            if not 1 <= page.count <= most:
                 raise NotPlain
             yield page
             seen += page.count if kind != DICTIONARY_PAGE else 0
             if at - released > RELEASE:
                 file.release_range(released, at)
                 released = at
+
+
+class PageRows:
+    """The rows of a list column one after the other, from row `begin` on."""
+
+    def __init__(self, pages: ListPages, file: MappedFile, begin: int) -> None:
+        self._pieces = _from_row(pages, file, begin)
+        self._left: Values = np.empty(0, pages.dtype)
+
+    def fill(self, out: Values) -> None:
+        """Put the next rows into `out` (n, d), which lies in one piece.
+
+        Raises:
+            NotPlain: they must be read otherwise.
+        """
+        flat, at = out.reshape(-1), 0
+        while at < len(flat):
+            if not len(self._left):
+                piece = next(self._pieces, None)
+                if piece is None:
+                    raise NotPlain
+                self._left = piece
+            count = min(len(self._left), len(flat) - at)
+            flat[at : at + count] = self._left[:count]
+            self._left, at = self._left[count:], at + count
+
+
+def _from_row(pages: ListPages, file: MappedFile, begin: int) -> Iterator[Values]:
+    before = begin * pages.d  # numbers that are passed over
+    for group in range(pages.metadata.num_row_groups):
+        size = pages.metadata.row_group(group).num_rows * pages.d
+        if before >= size:
+            before -= size
+            continue
+        for piece in pages.values(file, group):
+            if before < len(piece):
+                yield piece[before:]
+            before = max(0, before - len(piece))
 
 
 def _codec(name: str) -> Any:
@@ -236,6 +200,8 @@ def _read_page(kind: int, header: dict[int, Any], data: memoryview, size: int, c
             raise NotPlain
         levels, rest = bytes(data[: defined + repeated]), data[defined + repeated :]
         packed = codec if about.get(7, True) else None
+        if size < defined + repeated:
+            raise NotPlain
         body = _unpacked(rest, size - defined - repeated, packed)
         return _Page(kind, count, encoding, levels[:repeated], levels[repeated:], body)
     raise NotPlain
@@ -253,6 +219,8 @@ def _unpacked(data: memoryview, size: int, codec: Any) -> memoryview:
         return data
     if size == 0:
         return memoryview(b"")
+    if codec.name == "snappy" and CompactReader(data, 0).varint() != size:
+        raise NotPlain
     return memoryview(codec.decompress(data, decompressed_size=size))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from excise.data.array_files import StoredArray
 from excise.data.locations import Location
 from excise.data.matrix import FeatureColumns
-from excise.data.table_files import TableFile
+from excise.data.parquet_pages import NotPlain, PageRows
+from excise.data.table_files import ParquetFile, TableFile
 
 __all__ = ["ArrayRows", "Buffers", "FeatureSource", "RawBatch", "TableRows"]
 
@@ -130,6 +132,45 @@ class TableRows:
         return self.d * self.features.dtype.itemsize
 
     def batches(self, begin: int, end: int | None, rows: int, buffers: Buffers) -> Iterator[RawBatch]:
+        if isinstance(self.file, ParquetFile) and self.features.is_list:
+            plain = self.file.list_rows(self.features.names[0], self.d, begin)
+            if plain is not None:
+                end = self.rows if end is None else end
+                for batch in self._plain_batches(plain, begin, end, rows, buffers):
+                    yield batch
+                    begin = batch.begin + batch.count
+        if end is None or begin < end:
+            yield from self._arrow_batches(begin, end, rows, buffers)
+
+    def _plain_batches(self, plain: PageRows, begin: int, end: int, rows: int, buffers: Buffers) -> Iterator[RawBatch]:
+        """Batches up to the first that is not stored plainly."""
+        room = min(rows, end - begin)
+        others = _Others(self.file.stream(self.others, begin, end, room)) if self.others else None
+        while begin < end:
+            count = min(room, end - begin)
+            buffer = buffers.take(room, lambda: self.features.buffer(room))
+            try:
+                plain.fill(buffer[:count])
+            except NotPlain:
+                buffers.give_back(buffer)
+                return
+            table = None if others is None else others.take(count)
+            yield self._raw(begin, buffer[:count], {}, table, partial(buffers.give_back, buffer))
+            begin += count
+
+    def _raw(self, begin: int, X: Values, found: dict[str, Values], table: Any, done: Callable[[], None]) -> RawBatch:
+        return RawBatch(
+            begin,
+            len(X),
+            X,
+            found,
+            table.select(self.labels) if table is not None and self.labels else None,
+            table.select(self.task) if table is not None and self.task else None,
+            table if self.everything else None,
+            done,
+        )
+
+    def _arrow_batches(self, begin: int, end: int | None, rows: int, buffers: Buffers) -> Iterator[RawBatch]:
         room = rows if end is None else min(rows, end - begin)
         limit = PIECE_BYTES_OF_COLUMNS if self.features.column_major else PIECE_BYTES
         piece = min(rows, max(1, limit // max(1, self.row_bytes)))
@@ -173,16 +214,29 @@ class _Assembly:
         buffer, filled = self.buffer, self.filled
         assert buffer is not None
         table = pa.Table.from_batches(self.pieces) if self.pieces else None
-        return RawBatch(
-            self.begin,
-            filled,
-            buffer[:filled],
-            {reason: flags[:filled] for reason, flags in self.found.items()},
-            table.select(self.source.labels) if table is not None and self.source.labels else None,
-            table.select(self.source.task) if table is not None and self.source.task else None,
-            table if self.source.everything else None,
-            lambda: self.buffers.give_back(buffer),
-        )
+        found = {reason: flags[:filled] for reason, flags in self.found.items()}
+        return self.source._raw(self.begin, buffer[:filled], found, table, lambda: self.buffers.give_back(buffer))
+
+
+class _Others:
+    """Columns beside the features, as many rows at a time as are asked for."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._left: list[Any] = []
+
+    def take(self, rows: int) -> Any:
+        import pyarrow as pa
+
+        taken: list[Any] = []
+        while rows:
+            batch = self._left.pop() if self._left else next(self._batches)
+            if len(batch) > rows:
+                self._left.append(batch.slice(rows))
+                batch = batch.slice(0, rows)
+            taken.append(batch)
+            rows -= len(batch)
+        return pa.Table.from_batches(taken)
 
 
 class ArrayRows:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from excise.data.locations import Location
 from excise.data.mapped import MappedFile
+from excise.data.parquet_pages import PageRows, list_pages
 from excise.errors import ExciseError, FileFormatError, InputError, missing_extra
 
 __all__ = ["ArrowFile", "CsvFile", "ParquetFile", "TableFile", "open_table_file", "require_pyarrow"]
@@ -134,6 +135,13 @@ class ParquetFile:
 
         source: Any = self.location.path if self.location.is_local else self.location.open()
         return pq.ParquetFile(source, metadata=self.metadata, pre_buffer=False, buffer_size=BUFFER)
+
+    def list_rows(self, column: str, d: int, begin: int) -> PageRows | None:
+        """Lists of d floats of a local file from row `begin` on, without Arrow, if they are stored plainly."""
+        if not self.location.is_local:
+            return None
+        pages = list_pages(self.metadata, self.metadata.schema, column, d)
+        return None if pages is None else PageRows(pages, MappedFile(self.location.path), begin)
 
     @property
     def rows(self) -> int:
