@@ -8,7 +8,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any, Protocol
@@ -75,11 +74,14 @@ def open_writer(source: Any, path: Any, suffix: str) -> Writer:
     return ParquetWriter(path, table) if suffix == ".parquet" else ArrowWriter(path, table)
 
 
-def groups_of(table: Table, file: int) -> list[Part]:
-    """The row groups of a file as they are to be written: those of the source, and pieces of those that are too large."""
+def groups_of(table: Table, file: int) -> tuple[list[Part], set[int | None]]:
+    """The row groups of a file, and the rows at which row groups end that are to be written.
+
+    Those of the source are kept; larger ones than memory should hold are cut, between two batches.
+    """
     source: Any = table.sources[file]
     if not source.counted:
-        return [Part(file, 0, None)]
+        return [Part(file, 0, None)], {None}
     starts = [0]
     width = max(1, source.row_bytes)
     if isinstance(source, TableRows) and isinstance(source.file, ParquetFile):
@@ -88,12 +90,15 @@ def groups_of(table: Table, file: int) -> list[Part]:
         width = max(width, size // max(1, source.rows))
     elif isinstance(source, TableRows) and isinstance(source.file, ArrowFile):
         starts = source.file.groups
-    out: list[Part] = []
+    parts: list[Part] = []
+    ends: set[int | None] = set()
     for begin, end in zip(starts, [*starts[1:], source.rows], strict=True):
-        pieces = max(1, -(-(end - begin) * width // GROUP_BYTES))
-        edges = [begin + (end - begin) * i // pieces for i in range(pieces + 1)]
-        out += [Part(file, a, b) for a, b in pairwise(edges) if b > a]
-    return out
+        if end > begin:
+            pieces = -(-(end - begin) * width // GROUP_BYTES)
+            batches = -(-(end - begin) // (max(1, pieces) * table.batch_rows))  # of one piece
+            parts.append(Part(file, begin, end))
+            ends |= {*range(begin + batches * table.batch_rows, end, batches * table.batch_rows), end}
+    return parts, ends
 
 
 class _Background:
@@ -157,7 +162,7 @@ def erase_file(
     """
     source: Any = table.sources[file]
     check_target(source, target)
-    parts = groups_of(table, file)
+    parts, ends = groups_of(table, file)
     written, bad = 0, BadRows()
     with outputs.writing(target) as path:
         writer = open_writer(source, path, PurePosixPath(target).suffix.lower())
@@ -165,7 +170,7 @@ def erase_file(
             for number, batch in enumerate(table.stream(parts)):
                 erased = _erase(eraser, table, batch, rounding, (seed << 40) + (file << 20) + number)
                 background.do(lambda batch=batch, erased=erased: writer.write(batch, erased))  # type: ignore[misc]
-                if batch.begin + batch.count == parts[batch.part].end:
+                if batch.begin + batch.count in ends:
                     background.do(writer.end_group)
                 written += len(erased)
                 bad += batch.bad

@@ -57,13 +57,7 @@ class ListPages:
         """
         try:
             yield from self._values(file, group)
-        except (
-            IndexError,
-            KeyError,
-            ValueError,
-            OverflowError,
-            OSError,
-        ):  # damaged or not understood: Arrow has the word
+        except (IndexError, KeyError, ValueError, OverflowError, OSError):  # damaged: Arrow has the word
             raise NotPlain from None
 
     def _values(self, file: MappedFile, group: int) -> Iterator[Values]:
@@ -78,6 +72,8 @@ class ListPages:
             if page.encoding == PLAIN:
                 yield np.frombuffer(page.body, self.dtype, page.count)
             elif page.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY) and dictionary is not None:
+                if page.body[0] > 32:
+                    raise NotPlain
                 codes = unpack_runs(page.body[1:], page.body[0], page.count)
                 yield dictionary[codes]
             else:
