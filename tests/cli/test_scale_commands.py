@@ -135,6 +135,14 @@ def test_dry_run(files):
     excise_command("fit", folder / "shards", "-c", "sex", "-o", folder / "e")
     said = excise_command("apply", folder / "e", folder / "shards", "-o", folder / "out", "--dry-run")
     assert "part-3.parquet -> " in said
+    said = excise_command("fit", folder / "shards", "-c", "sex", "-m", "inlp", "--sample", "300", "--dry-run")
+    assert "trains on a sample of 300 rows" in said
+    np.save(folder / "ages.npy", np.arange(1000.0) % 40)  # classes or numbers?
+    excise_command("fit", folder / "x.npy", folder / "ages.npy", "--kind", "continuous", "--dry-run")
+    excise_command("fit", folder / "x.npy", folder / "z.npy", "-o", folder / "f", "--save-moments", folder / "m")
+    with pytest.raises(excise.ExciseError, match="--dry-run is for DATA"):
+        excise_command("fit", "--moments", folder / "m", "-o", folder / "g", "--dry-run")
+    assert not (folder / "g").exists()
     assert not (folder / "out").exists()
 
 

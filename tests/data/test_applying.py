@@ -110,14 +110,16 @@ def test_layout_of_parquet_is_kept(files):
 def test_row_groups_that_are_too_large_are_split(files, monkeypatch):
     import excise.data.erasing as module
 
+    import excise.data.table as batches
+
     monkeypatch.setattr(module, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1000)  # 256 rows
     folder, X, z, erased = files
     pq.write_table(list_table(X, z), folder / "x.parquet")
     excise_command("apply", folder / "e", folder / "x.parquet", "-o", folder / "out.parquet")
     with pq.ParquetFile(folder / "out.parquet") as file:
         sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
-    assert len(sizes) >= 2
-    assert max(sizes) - min(sizes) <= 1
+    assert sizes == [256, 256, 256, 232]
     assert np.array_equal(column(pq.read_table(folder / "out.parquet")), erased)
 
 

@@ -111,6 +111,8 @@ def fit(
         raise ExciseError("--moments-only needs --save-moments: where are they to go?")
     if (x is None) == (moments is None):
         raise ExciseError("pass DATA, or --moments and no DATA")
+    if moments is not None and dry_run:
+        raise ExciseError("--dry-run is for DATA: a fit from --moments reads nothing else")
     if needs == "rows" and (save_moments is not None or scheduler or workers):
         raise ExciseError(
             f"method {method!r} trains on rows: it has no moments to save, and runs on this machine alone"
@@ -124,7 +126,7 @@ def fit(
         return
     table = open_table(str(x), z, features, concept, task, skip_bad)
     if dry_run:
-        show_plan(table, method, needs, as_json)
+        show_plan(table, method, needs, as_json, kind, sample)
         return
     began = time.perf_counter()
     keeper = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
