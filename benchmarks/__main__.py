@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import core, scrubbing
+from benchmarks import core, files, scrubbing
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -22,16 +22,17 @@ def hardware() -> str:
     return f"{models[0] if models else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> None:
+def keep(name: str, results: list[core.Result], packages: tuple[str, ...], note: str = "") -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-cpu.json"
+    path = RESULTS / f"{name}.json"
     record = {
         "hardware": hardware(),
         "versions": {package: version(package) for package in packages},
         "commit": commit,
+        **({"note": note} if note else {}),
         "results": [
             {"what": w, "figure": round(f, 3), "unit": u.strip(), "limit": limit} for w, f, u, limit in results
         ],
@@ -41,13 +42,18 @@ def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> No
 
 
 def main() -> None:
-    """All parts, or those that are named: `python -m benchmarks scrubbing`."""
+    """All parts, or those that are named: `python -m benchmarks scrubbing`. `files --full` takes gigabytes and an hour."""
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    wanted = sys.argv[1:] or ["core", "scrubbing"]
+    full = "--full" in sys.argv
+    wanted = [name for name in sys.argv[1:] if name != "--full"] or ["core", "scrubbing", "files"]
     if "core" in wanted:
-        keep("core", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
+        keep("core-cpu", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
     if "scrubbing" in wanted:
-        keep("scrubbing", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
+        keep("scrubbing-cpu", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
+    if "files" in wanted:
+        found = files.run(full)
+        note = f"load average at the end: {os.getloadavg()[2]:.1f} over 15 minutes"
+        keep("files", found, ("excise", "numpy", "pyarrow", "dask"), note)
 
 
 if __name__ == "__main__":
