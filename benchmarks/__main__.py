@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import core, files, scrubbing
+from benchmarks import core, cost_model, files, scrubbing
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,6 +50,8 @@ def main() -> None:
         keep("core-cpu", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
     if "scrubbing" in wanted:
         keep("scrubbing-cpu", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
+    if "cost_model" in wanted:
+        keep("cost-model", cost_model.run(), ("excise", "numpy"))
     if "files" in wanted:
         found = files.run(full)
         note = f"load average at the end: {os.getloadavg()[2]:.1f} over 15 minutes"
