@@ -109,7 +109,6 @@ def test_layout_of_parquet_is_kept(files):
 
 def test_row_groups_that_are_too_large_are_split(files, monkeypatch):
     import excise.data.erasing as module
-
     import excise.data.table as batches
 
     monkeypatch.setattr(module, "GROUP_BYTES", 10_000)

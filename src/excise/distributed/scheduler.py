@@ -56,7 +56,7 @@ def connected(address: str | None = None, workers: int | None = None, patience: 
         raise ExciseError(f"a cluster needs at least one worker, got {workers}")
     with (
         LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
+            n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit=0
         ) as cluster,
         Client(cluster) as client,
     ):
