@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import core, cost_model, files, scrubbing
+from benchmarks import core, cost_model, files
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -49,6 +49,8 @@ def main() -> None:
     if "core" in wanted:
         keep("core-cpu", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
     if "scrubbing" in wanted:
+        from benchmarks import scrubbing
+
         keep("scrubbing-cpu", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
     if "cost_model" in wanted:
         keep("cost-model", cost_model.run(), ("excise", "numpy"))
