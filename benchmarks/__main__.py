@@ -24,7 +24,7 @@ def hardware() -> str:
     return f"{models[0] if models else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def keep(name: str, results: list[Result], packages: tuple[str, ...]) -> None:
+def keep(name: str, results: list[Result], packages: tuple[str, ...], note: str = "") -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -34,6 +34,7 @@ def keep(name: str, results: list[Result], packages: tuple[str, ...]) -> None:
         "hardware": hardware(),
         "versions": {package: version(package) for package in packages},
         "commit": commit,
+        **({"note": note} if note else {}),
         "results": [
             {"what": w, "figure": round(f, 3), "unit": u.strip(), "limit": limit} for w, f, u, limit in results
         ],
@@ -43,9 +44,10 @@ def keep(name: str, results: list[Result], packages: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    """All parts, or those that are named: `python -m benchmarks scrubbing`."""
+    """All parts, or those that are named: `python -m benchmarks scrubbing`. `files --full` takes gigabytes and an hour."""
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    wanted = sys.argv[1:] or ["core", "scrubbing", "exporting"]
+    full = "--full" in sys.argv
+    wanted = [name for name in sys.argv[1:] if name != "--full"] or ["core", "scrubbing", "exporting", "files"]
     # Imported when wanted: each part needs packages that the others do not.
     if "core" in wanted:
         from benchmarks import core
@@ -59,6 +61,16 @@ def main() -> None:
         from benchmarks import exporting
 
         keep("exporting", exporting.run(), ("excise", "numpy", "torch", "transformers", "peft"))
+    if "cost_model" in wanted:
+        from benchmarks import cost_model
+
+        keep("cost-model", cost_model.run(), ("excise", "numpy"))
+    if "files" in wanted:
+        from benchmarks import files
+
+        found = files.run(full)
+        note = f"load average at the end: {os.getloadavg()[2]:.1f} over 15 minutes"
+        keep("files", found, ("excise", "numpy", "pyarrow", "dask"), note)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 from excise.errors import FileFormatError
 from excise.numerics.arrays import Array, host
 
-__all__ = ["FORMAT", "read", "remove_leftovers", "replacing", "versions", "write"]
+__all__ = ["FORMAT", "pack", "read", "remove_leftovers", "replacing", "unpack", "versions", "write"]
 
 FORMAT = 2
 
@@ -87,12 +87,38 @@ def _is_running(process: int) -> bool:
 
 def write(path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
     """Save `arrays` and the JSON description `about` as an object of the given `kind`."""
+    content = pack(kind, arrays, about)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def pack(kind: str, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> bytes:
+    """The content of such a file."""
     from safetensors.numpy import save
 
     stored = {name: np.ascontiguousarray(host(array)) for name, array in arrays.items()}
     header = json.dumps({"format": FORMAT, "kind": kind, "versions": versions(), "about": about}, default=_plain)
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(stored, metadata={"excise": header}))
+    return save(stored, metadata={"excise": header})
+
+
+def unpack(content: bytes, what: str = "the bytes") -> tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    """Kind, arrays and description of what `pack` made.
+
+    Raises:
+        FileFormatError: it is truncated, not from excise, or from a newer excise.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(content)
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{what} are not a whole safetensors file ({error})", code="not-a-file-of-excise"
+        ) from None
+    return _described(metadata, what, arrays)
 
 
 def _plain(value: Any) -> Any:
@@ -122,6 +148,12 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, np.ndarray[Any, A
             f"{path} is not a whole safetensors file ({error}): was it cut off in transfer?",
             code="not-a-file-of-excise",
         ) from None
+    return _described(metadata, str(path), arrays)
+
+
+def _described(
+    metadata: Mapping[str, str], path: str, arrays: dict[str, np.ndarray[Any, Any]]
+) -> tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     try:
         header = json.loads(metadata["excise"])
         version, kind, about = header["format"], header["kind"], header["about"]

@@ -1,7 +1,9 @@
-"""Options that several commands have, and how they show progress and warnings."""
+"""Options that several commands have, how they read data, and how they show warnings."""
 
 from __future__ import annotations
 
+import json
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +18,41 @@ __all__ = [
     "ConceptOption",
     "FeaturesOption",
     "GroupsOption",
+    "JsonFlag",
     "LabelsArgument",
+    "OverwriteOption",
+    "SchedulerOption",
+    "SkipBadOption",
+    "WorkersOption",
     "XArgument",
+    "check_new",
     "options_of",
     "plain_warnings",
     "read_all",
+    "say_dropped",
+    "show_json",
 ]
 
-XArgument = Annotated[Path, typer.Argument(help="Features: a .npy, .npz or .parquet file.", metavar="X")]
-LabelsArgument = Annotated[
-    Path | None,
+XArgument = Annotated[
+    str,
     typer.Argument(
-        help="Labels, one per row: .npy, .npz or .parquet. Leave out if they are columns of X.", metavar="[Z]"
+        help="Features: a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv), a glob, a folder, or a URL.",
+        metavar="DATA",
+    ),
+]
+LabelsArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Labels, one per row, in files of their own. Leave out if they are columns of DATA (-c).",
+        metavar="[LABELS]",
     ),
 ]
 FeaturesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--features", "-f", help="Column(s) of a Parquet file, or array of a .npz file, that hold the features."
+        "--features",
+        "-f",
+        help="Column(s) or array that hold the features: one list column, or many numeric ones. Comma-separated or repeated.",
     ),
 ]
 GroupsOption = Annotated[
@@ -42,7 +61,25 @@ GroupsOption = Annotated[
 ]
 ConceptOption = Annotated[
     list[str] | None,
-    typer.Option("--concept", "-c", help="Column(s) or array that hold the labels. Several are erased jointly."),
+    typer.Option(
+        "--concept",
+        "-c",
+        help="Column(s) or array that hold the labels. Several are erased jointly. Comma-separated or repeated.",
+    ),
+]
+SkipBadOption = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Drop and count rows with missing or infinite features or without a label."),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(help="Work on this Dask cluster, e.g. tcp://10.0.0.1:8786. All its machines must see the files."),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Work on a Dask cluster of so many processes on this machine."),
 ]
 
 
@@ -59,32 +96,84 @@ def plain_warnings() -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def read_all(x: Path, z: Path | None, features: list[str] | None, concept: list[str] | None) -> tuple[Any, Any]:
-    """X and its labels, whole: a .npy file stays a memory map."""
+def check_new(overwrite: bool, *targets: str | os.PathLike[str] | None) -> None:
+    """
+    Raises:
+        ExciseError: a file could not be written at the end of the work, or exists and is not to be replaced.
+    """
+    for target in targets:
+        if target is None:
+            continue
+        folder = Path(os.path.realpath(target)).parent
+        if not folder.is_dir():
+            raise ExciseError(
+                f"cannot write {target}: the folder {Path(target).parent} does not exist", code="no-folder"
+            )
+        if Path(target).is_dir():
+            raise ExciseError(f"cannot write {target}: it is a folder", code="output-exists")
+        if Path(target).exists() and not overwrite:
+            raise ExciseError(
+                f"{target} exists already: pass --overwrite to replace it, or another output", code="output-exists"
+            )
+
+
+def show_json(result: dict[str, Any]) -> None:
+    """One JSON object on the output stream."""
+    typer.echo(json.dumps(result, default=str))
+
+
+def say_dropped(bad: Any) -> None:
+    """Say what --skip-bad has dropped."""
+    if bad.count:
+        typer.echo(f"note: {bad.count:,} rows were dropped: {bad.describe()}", err=True)
+
+
+def read_all(
+    x: str | os.PathLike[str], z: str | os.PathLike[str] | None, features: list[str] | None, concept: list[str] | None
+) -> tuple[Any, Any]:
+    """X and its labels, whole: one .npy file on this machine stays a memory map.
+
+    Raises:
+        ExciseError: the features do not fit into memory.
+    """
     import numpy as np
 
     from excise.data import open_table
+    from excise.data.labels import plain
+    from excise.numerics.memory import require_memory
 
     table = open_table(x, z, features, concept)
-    X = getattr(table.x, "array", None)
-    labels = None if table.z is None else getattr(table.z, "array", None)
+    source: Any = table.sources[0]
+    is_map = len(table.sources) == 1 and source.location.suffix == ".npy" and source.location.is_local
+    if not is_map:
+        require_memory(
+            2 * table.n * table.row_bytes, f"{x}: all of its rows at once", "use a sample of the rows, or a .npy file"
+        )
+    parts = [(batch.X if not is_map else None, batch.z) for batch in table.stream(again=False)] if not is_map else []
+    X = np.load(source.location.path, mmap_mode="r", allow_pickle=False) if is_map else None
     if X is None:
-        X = np.concatenate(list(table.x.batches(table.batch_rows)))
-    if table.z is not None and labels is None:  # columns of a Parquet file
+        X = np.concatenate([part for part, _ in parts])
+    if not table.has_labels:
+        return X, None
+    if is_map:
+        labels = [plain(piece) for source in table.labels for piece in source.stream(0, None)]
+    else:
+        labels = [z for _, z in parts]
+    return X, _joined(labels)
+
+
+def _joined(parts: list[Any]) -> Any:
+    from excise.data.labels import join
+
+    if hasattr(parts[0], "chunks"):  # one column of a table
         import pyarrow
 
-        parts = list(table.z.batches(table.batch_rows))
-        if hasattr(parts[0], "column_names"):
-            labels = pyarrow.concat_tables(parts)
-        else:
-            labels = pyarrow.chunked_array([chunk for part in parts for chunk in part.chunks])
-    return X, labels
+        return pyarrow.chunked_array([chunk for part in parts for chunk in part.chunks])
+    return join(parts)
 
 
 def options_of(pairs: list[str] | None) -> dict[str, Any]:
     """["shrinkage=oas", "strength=0.5"] -> {"shrinkage": "oas", "strength": 0.5}"""
-    import json
-
     out: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")

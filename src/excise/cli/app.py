@@ -12,6 +12,7 @@ from excise.cli.demo import demo
 from excise.cli.evaluate import evaluate
 from excise.cli.fit import fit
 from excise.cli.fold import fold
+from excise.cli.merge import merge
 from excise.cli.reproduce import reproduce
 from excise.cli.scrub import scrub
 from excise.cli.tag import tag
@@ -20,14 +21,15 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Remove a concept from representations so that no linear classifier can find it again.",
+    help="Remove a concept from representations so that no linear classifier can find it again.\n\n"
+    "Exit status: 0 done or guarded, 1 not guarded (audit), 2 misuse or failure.",
 )
 app.command()(demo)
 app.command()(fit)
 app.command()(apply)
+app.command()(merge)
 app.command()(audit)
 app.command()(compare)
 app.command()(tag)

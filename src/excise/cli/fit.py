@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from excise.cli._fit_report import FitReport
 from excise.cli._shared import (
     ConceptOption,
     FeaturesOption,
+    JsonFlag,
     LabelsArgument,
-    XArgument,
+    OverwriteOption,
+    SchedulerOption,
+    SkipBadOption,
+    WorkersOption,
+    check_new,
     options_of,
     plain_warnings,
+    say_dropped,
 )
 from excise.progress import Progress
 
@@ -21,71 +30,171 @@ __all__ = ["fit"]
 
 
 def fit(
-    x: XArgument,
+    x: Annotated[
+        str | None,
+        typer.Argument(
+            help="Features: a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv), a glob, a folder, or a URL.",
+            metavar="DATA",
+        ),
+    ] = None,
     z: LabelsArgument = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the eraser.")] = Path(
         "eraser.safetensors"
     ),
     method: Annotated[
-        str, typer.Option("--method", "-m", help="leace, oracle, sal, mean_projection, fair_pca or random.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            help="leace, oracle, sal, mean_projection, splince, fair_pca, quadratic, random; inlp and rlace on a sample.",
+        ),
     ] = "leace",
     features: FeaturesOption = None,
     concept: ConceptOption = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="Column of DATA that holds the task, for splince and inlp.")
+    ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="categorical or continuous, where the labels do not say it themselves.")
+        str | None, typer.Option(help="categorical or continuous, if it cannot be inferred from the labels.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
     ] = None,
-    save_moments: Annotated[
-        Path | None, typer.Option(help="Also keep the moments here: any method can be fitted from them later.")
+    sample: Annotated[
+        int, typer.Option(min=2, help="Rows for the methods that train on rows (inlp, rlace): a uniform sample.")
+    ] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
+    skip_bad: SkipBadOption = False,
+    moments: Annotated[
+        Path | None, typer.Option(help="Fit from these moments (`--save-moments`, `excise merge`); no DATA then.")
     ] = None,
+    save_moments: Annotated[
+        Path | None, typer.Option(help="Also keep the moments here: other methods can be fitted from them later.")
+    ] = None,
+    moments_only: Annotated[
+        bool, typer.Option("--moments-only", help="Gather and save the moments, fit nothing: one part of many.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Write down here how far it came; a run that was stopped goes on from there.")
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between two checkpoints.")] = 60.0,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many rows there are, and the memory and time it would take.")
+    ] = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Fit an eraser on a file of features, in one pass and little memory.
+    """Fit an eraser on files of features, in one pass and little memory.
+
+    Exit status: 0 if the eraser was written, 2 for misuse or failure.
 
     Examples:
 
       excise fit embeddings.npy gender.npy -o eraser.safetensors
 
-      excise fit people.parquet --features embedding --concept sex --concept race
+      excise fit 'shards/*.parquet' -f embedding -c gender,source
+
+      excise fit folder -c gender --checkpoint fit.checkpoint
+
+      excise fit part-7 -c gender --save-moments 7.moments --moments-only
     """
-    from excise.concepts.concept import Concept
-    from excise.data import open_table
-    from excise.errors import ConceptError, ExciseError
-    from excise.fitting import fit_moments
-    from excise.methods.table import check_method
-    from excise.moments.moments import Moments
+    from excise.cli._estimates import show_plan
+    from excise.data import Checkpoint, fit_table, gather, learn_recipe, open_table
+    from excise.data.fitting import check_table_method
+    from excise.errors import ExciseError
 
     options = options_of(option)
-    found = check_method(method, options)  # before any long work
-    if found.needs_with(options) not in ("moments", "variances") or found.uses_task == "must":
-        raise ExciseError(f"method {method!r} is not fitted from one pass over files: use excise.fit in Python")
-    for target in (output, save_moments):
-        if target is not None and not target.parent.is_dir():
-            raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
-    table = open_table(x, z, features, concept)
-    if table.z is None:
-        raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
-    track = found.needs == "moments" or save_moments is not None
-    learnt = None
-    if kind is not None:
-        learnt = Concept.of(next(table.batches())[1], kind=kind)  # type: ignore[arg-type]
-    with plain_warnings(), Progress(table.n, "moments") as bar:
-        m = table.moments(Moments(concept=learnt, track_xx=track), bar.advance)
+    needs = check_table_method(method, options, bool(task)).needs_with(options)  # before any long work
+    if moments_only and save_moments is None:
+        raise ExciseError("--moments-only needs --save-moments: where are they to go?")
+    if (x is None) == (moments is None):
+        raise ExciseError("pass DATA, or --moments and no DATA")
+    if moments is not None and dry_run:
+        raise ExciseError("--dry-run is for DATA: a fit from --moments reads nothing else")
+    if needs == "rows" and (save_moments is not None or scheduler or workers):
+        raise ExciseError(
+            f"method {method!r} trains on rows: it has no moments to save, and runs on this machine alone"
+        )
+    if checkpoint is not None and (scheduler or workers):
+        raise ExciseError("--checkpoint is for one machine: a cluster repeats lost work by itself")
+    if not dry_run:
+        check_new(overwrite, None if moments_only else output, save_moments)
+    if moments is not None:
+        _from_moments(moments, method, options, output).show(as_json)
+        return
+    table = open_table(str(x), z, features, concept, task, skip_bad)
+    if dry_run:
+        show_plan(table, method, needs, as_json, kind, sample)
+        return
+    began = time.perf_counter()
+    keeper = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
+    with ExitStack() as stack:
+        stack.enter_context(plain_warnings())
+        run: Any = gather
+        if scheduler or workers:
+            from excise.distributed import connected, gather_on
+
+            run = gather_on(stack.enter_context(connected(scheduler, workers)))
+        bar = stack.enter_context(Progress(table.n if table.counted else None, "reading"))
+        if moments_only:
+            recipe = learn_recipe(table, "class moments" if needs == "class moments" else "moments", kind)
+            more = {} if keeper is None else {"checkpoint": keeper}
+            gathered = run(table, recipe, progress=bar.advance, **more)
+            fitted = None
+        else:
+            fitted = fit_table(
+                table,
+                method,
+                kind=kind,
+                sample_rows=sample,
+                seed=seed,
+                progress=bar.advance,
+                checkpoint=keeper,
+                run=run,
+                track_all=save_moments is not None,
+                **options,
+            )
+            gathered = fitted.gathered
     if save_moments is not None:
-        m.save(save_moments)
+        gathered.main.save(save_moments)
+    if fitted is not None:
+        fitted.eraser.save(output)
+    if keeper is not None:
+        keeper.remove()
+    bad = gathered.bad if fitted is None else fitted.bad
+    say_dropped(bad)
+    rows = gathered.rows - bad.count if fitted is None else fitted.rows
+    eraser: Any = None if fitted is None else fitted.eraser
+    FitReport(
+        method,
+        rows,
+        time.perf_counter() - began,
+        table.d,
+        gathered.main.concept if gathered is not None else eraser.concept,
+        eraser,
+        None if fitted is None else output,
+        save_moments,
+        fitted.of if fitted is not None and rows < fitted.of - bad.count else None,
+        bad.count,
+        0 if keeper is None else keeper.resumed,
+    ).show(as_json)
+
+
+def _from_moments(path: Path, method: str, options: dict[str, Any], output: Path) -> FitReport:
+    from excise.errors import InputError
+    from excise.fitting import fit_moments
+    from excise.loading import load
+    from excise.moments.class_moments import ClassMoments
+    from excise.moments.moments import Moments
+
+    began = time.perf_counter()
+    m = load(path)
+    if not isinstance(m, (Moments, ClassMoments)):
+        raise InputError(f"{path} holds {type(m).__name__}, expected moments: make them with --save-moments")
     with plain_warnings():
-        try:
-            eraser = fit_moments(m, method, **options)
-        except TypeError as error:
-            raise ExciseError(
-                f"an option of {method} has the wrong type ({error}): {', '.join(option or [])}"
-            ) from None
+        eraser = fit_moments(m, method, **options)
     eraser.save(output)
-    names = [str(name) for name in m.concept.names]
-    shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-    typer.echo(f"{method}: {m.rows:,} rows, {m.d} features, concept {m.concept.kind} ({shown}), rank {eraser.rank}")
-    if eraser.info.get("canonical_correlations"):
-        shown = ", ".join(f"{c:.3f}" for c in eraser.info["canonical_correlations"][:6])
-        typer.echo(f"canonical correlations before: {shown}")
-    typer.echo(f"eraser: {output}")
+    rows = int(m.rows if isinstance(m, Moments) else m.rows.sum())
+    return FitReport(method, rows, time.perf_counter() - began, eraser.d, m.concept, eraser, output)

@@ -165,6 +165,10 @@ class ClassMoments:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file that `excise.load` reads."""
+        files.write(path, "ClassMoments", *self.stored())
+
+    def stored(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """What `save` writes: arrays, and a description in plain JSON values. `from_stored` is the way back."""
         parts = self._known()
         about = {
             "concept": self.concept.to_dict(),
@@ -176,7 +180,7 @@ class ClassMoments:
             "feature_names": None if self._feature_names is None else list(self._feature_names),
         }
         arrays = {"mean_x": self.means, "s_xx": _stacked([part.statistics.s_xx.matrix() for part in parts])}
-        files.write(path, "ClassMoments", arrays, about)
+        return arrays, about
 
     @staticmethod
     def from_stored(arrays: dict[str, Array], about: dict[str, Any]) -> ClassMoments:

@@ -411,13 +411,28 @@ class Moments:
 
         Where rows are kept, a triangular factor with the same products is written, never the rows themselves.
         """
+        files.write(path, "Moments", *self.stored())
+
+    def stored(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """What `save` writes: arrays, and a description in plain JSON values. `from_stored` is the way back."""
         s = self.statistics
         arrays = {"mean_x": s.mean_x, "mean_z": s.mean_z, "s_xz": s.s_xz, s.s_xx.name: s.s_xx.stored()}
         if s.s_zz is not None:
             arrays["s_zz"] = s.s_zz
         about = {"n": s.n, "rows": s.rows, "eps": s.eps, "roundoff": s.roundoff, "concept": self.concept.to_dict()}
         about["feature_names"] = None if self._feature_names is None else list(self._feature_names)
-        files.write(path, "Moments", arrays, about)
+        return arrays, about
+
+    def all_reduce(self, group: Any = None) -> Moments:
+        """The moments of all ranks of a torch.distributed group together, the same on every rank.
+
+        Raises:
+            ExciseError: torch.distributed is not initialised.
+            InputError, ConceptError: the ranks have other features or another kind of concept.
+        """
+        from excise.distributed.ranks import all_reduce
+
+        return all_reduce(self, group)
 
     @staticmethod
     def from_stored(arrays: dict[str, Array], about: dict[str, Any]) -> Moments:

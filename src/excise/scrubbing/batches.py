@@ -24,13 +24,18 @@ class Data:
     """Batches with labels; `concepts` has what they say, by the name of the labels."""
 
     def __init__(
-        self, batches: Iterable[Mapping[str, Any]], names: Collection[str] | None = None, model: Any = None
+        self,
+        batches: Iterable[Mapping[str, Any]],
+        names: Collection[str] | None = None,
+        model: Any = None,
+        group: Any = None,
     ) -> None:
         """
         Args:
-            batches: dicts that can be read again and again.
+            batches: dicts that can be read again and again; this process's share, where `group` has several.
             names: of what the model's forward takes; they count in the fingerprint. All arrays unless given.
             model: where its class can tell which frames of a clip are padding, it is asked.
+            group: of torch.distributed; the concepts are then those of all its ranks.
 
         Raises:
             ExciseError: batches that can be read only once.
@@ -63,6 +68,10 @@ class Data:
                 self._join(found, name, number, batch, part.known)
         if self.first is None:
             raise InputError("batches are empty: there is nothing to fit on")
+        if group is not None:
+            from excise.distributed.ranks import join_concepts
+
+            found = {name: join_concepts(found.get(name), group) for name in sorted(self.kept)}
         if not found:
             raise ConceptError(
                 f"all {self.tokens} tokens are ignored (padding, or a label of {IGNORED}): there is nothing to erase"

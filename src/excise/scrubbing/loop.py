@@ -48,6 +48,7 @@ def scrub(
     sequential: bool = True,
     labels: Any = None,
     where: str = "all",
+    group: Any = None,
     **options: Any,
 ) -> Scrubber:
     """Erase a concept at every site of a transformer.
@@ -71,6 +72,9 @@ def scrub(
         labels: one label per text, where `batches` are the texts of a SentenceTransformer: strings, numbers, or (n, k).
         where: "all" applies the erasers to every token; "labelled" only to those that have a label, which then have to be
             given to `attached` too. It matters for concepts that few tokens have.
+        group: of torch.distributed, e.g. torch.distributed.group.WORLD: every rank calls scrub with its share of the
+            batches, moments are added up over the ranks, and all get the same erasers. Coverage is not
+            measured then: no rank sees all tokens.
         options: of the method, e.g. strength=0.5 or limit_norm=True.
 
     Returns:
@@ -80,6 +84,8 @@ def scrub(
         ExciseError: bad input, before any work; NaN in the activations, with the first site where they appear.
     """
     found = _check_method(method, options)
+    if group is not None:
+        _check_group(method, found, resume)
     if where not in ("all", "labelled"):
         raise ExciseError(f"where must be 'all' or 'labelled', got {where!r}", code="where")
     if labels is not None or inner_transformer(model) is not None:
@@ -87,7 +93,7 @@ def scrub(
     model = unwrapped(model)
     refuse_compiled(model)
     check_weights(model)
-    data = Data(batches, names_taken(model), model)
+    data = Data(batches, names_taken(model), model, group)
     assert data.first is not None
     with evaluating(model):
         layout = find_sites(model, data.first, sites)
@@ -98,8 +104,8 @@ def scrub(
         if resume is not None:
             _resume(scrubber, model, Path(resume))
         with _passes(model, data, layout, cache, resume, progress, not alone, where == "all") as (passes, bar):
-            _fit_all(passes, scrubber, found, options, bar, resume)
-        if passes.look is not None:
+            _fit_all(passes, scrubber, found, options, bar, resume, group)
+        if passes.look is not None and group is None:
             _look(scrubber, passes.look, model, layout, by_default=sites is None)
     if resume is not None:
         write_folder(resume, scrubber, known=len(scrubber.erasers))
@@ -143,6 +149,13 @@ def _check_method(method: str, options: dict[str, Any]) -> Method:
     if found.uses_task == "must" or found.needs_with(options) == "class moments":
         raise ExciseError(f"method {method!r} cannot scrub a model: it needs more than one label per token")
     return found
+
+
+def _check_group(method: str, found: Method, resume: Any) -> None:
+    if found.needs == "rows":
+        raise ExciseError(f"method {method!r} trains on rows, which several ranks do not share: scrub with one rank")
+    if resume is not None:
+        raise ExciseError("resume= is for one rank: save the scrubber of rank 0 at the end")
 
 
 def _one_level(layout: Layout) -> Layout:
@@ -212,7 +225,7 @@ def _resume(scrubber: Scrubber, model: torch.nn.Module, folder: Path) -> None:
 
 
 def _fit_all(
-    passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Progress, resume: Any
+    passes: Passes, scrubber: Scrubber, found: Method, options: dict[str, Any], bar: Progress, resume: Any, ranks: Any
 ) -> None:
     method, erasers, seconds = scrubber.about["method"], scrubber.erasers, scrubber.about["seconds"]
     layout, concepts = passes.layout, passes.data.concepts
@@ -237,6 +250,8 @@ def _fit_all(
                 )
                 for gathered in sums.values():
                     gathered.add_up()
+                    if ranks is not None:
+                        gathered.moments = gathered.moments.all_reduce(ranks)
             seconds["passes"] += time.perf_counter() - began
             began = time.perf_counter()
             for path in level:
