@@ -29,8 +29,9 @@ from excise.numerics.whitening import Whitening
 
 __all__ = ["leace_for_unit_vectors", "shift_for"]
 
-TARGET = 1e-13  # correlations with the concept that are left; rounding reaches it
+TARGET = 5e-13  # correlations with the concept that are left; rounding allows about 1e-15
 ACCEPTED = 1e-10  # the most that may be left
+NARROW = 1e-4  # above this, rounds over 16- and 32-bit rows may multiply in float32
 MEMORY = 5  # rounds that Anderson's acceleration looks back
 QUICK, SLOW = 60, 200  # rounds with it, and without
 SMOOTHING = 0.4  # by which the smoothing shrinks from stage to stage
@@ -84,9 +85,10 @@ class _Search:
 
     def eraser(self) -> AffineEraser:
         m = self.m
-        first = self._sums(None, 0.0)
-        A = self._without_units(first)
-        if basis(convert(A, m.mean_x))[0].shape[1] == 0:
+        A = self._first()
+        if self._is_nothing(A):  # but their lengths may still know it
+            A = self._round(A, 0.0, None, wide=True).image
+        if self._is_nothing(A):
             warn_rank_zero()
             return self._result(None)
         varying = int((m.statistics.host_var_x > 0).sum())
@@ -98,7 +100,8 @@ class _Search:
                 code="no-direction",
             )
         warn_few_rows(m, self.g.shrinkage)
-        point = self._anderson(A, 0.0, QUICK, TARGET)
+        target = max(TARGET, 1e-4 * m.statistics.roundoff)  # unit vectors are rounded to the dtype of X anyway
+        point = self._anderson(A, 0.0, QUICK, target)
         if point.residual > ACCEPTED:
             point = min(point, self._plain(point.A, 0.0, SLOW, TARGET), key=lambda p: p.residual)
         if point.residual > ACCEPTED:
@@ -106,6 +109,17 @@ class _Search:
         if point.residual > ACCEPTED:
             raise self._not_converged(point)
         return self._result(point)
+
+    def _is_nothing(self, A: Any) -> bool:
+        return int(basis(A)[0].shape[1]) == 0
+
+    def _first(self) -> Any:
+        """LEACE's own: all weights equal."""
+        m = self.m
+        size = np.sqrt(host(m.var_x).sum() + (host(m.mean_x) ** 2).sum())
+        self.root_mean_square = float(size)
+        cross = host(m.cov_xz) / self.units
+        return self._standardised(cross, np.zeros(m.k))
 
     def _by_smoothing(self, A: Any) -> Point:
         """From weights 1/sqrt(|r|^2 + s^2) with a large s, which are tame, to s = 0."""
@@ -149,27 +163,26 @@ class _Search:
                 break  # rounding: no further round will be better
         return best
 
-    def _round(self, A: Any, smoothing: float, before: Point | None) -> Point:
+    def _round(self, A: Any, smoothing: float, before: Point | None, wide: bool = False) -> Point:
         edit = self._edit(A)
-        length = before.length if before is not None else self.root_mean_square
-        sums = self._sums(edit, (smoothing * length) ** 2)
-        image = self._without_units(sums)
-        return Point(A, edit, image, self._left(edit, sums), float(np.sqrt(sums.square / sums.rows)))
-
-    def _sums(self, edit: Edit | None, floor: float) -> WeightedSums:
+        length = self.root_mean_square if before is None else before.length
         self.rounds += 1
-        sums = self.rows.sums(edit, floor)
-        if edit is None:
-            self.root_mean_square = float(np.sqrt(sums.square / sums.rows))
-        return sums
+        narrow = not wide and (before is None or before.residual > NARROW)
+        sums = self.rows.sums(edit, (smoothing * length) ** 2, narrow)
+        residual = self._left(edit, sums)
+        residual = max(residual, ACCEPTED * 10.0) if narrow else residual  # float32 cannot say that it is done
+        return Point(A, edit, self._without_units(sums), residual, float(np.sqrt(sums.square / sums.rows)))
 
     def _without_units(self, sums: WeightedSums) -> Any:
         """(d + 1, k): E[w (x - mean) zc^T] in standard deviations, above E[w zc^T]."""
-        mean, D = host(self.m.mean_x), host(self.g.D)
         ones = host(sums.by_column) / self.units / sums.total
         cross = host(sums.cross).T / self.units / sums.total
         if not self.shifted:
-            cross = cross - mean[:, None] * ones[None, :]
+            cross = cross - host(self.m.mean_x)[:, None] * ones[None, :]
+        return self._standardised(cross, ones)
+
+    def _standardised(self, cross: Any, ones: Any) -> Any:
+        D = host(self.g.D)
         cross = np.where(host(self.m.var_x)[:, None] > 0, cross / D[:, None], 0.0)
         return np.concatenate([cross, ones[None, :]], axis=0)[:, self.columns]
 

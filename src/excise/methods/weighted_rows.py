@@ -14,14 +14,14 @@ import numpy as np
 
 from excise.concepts.encoded import Encoded
 from excise.errors import InputError
-from excise.numerics.arrays import Array, convert, exact_products, host, is_numpy, namespace, on_host
+from excise.numerics.arrays import Array, convert, dtype_name, exact_products, host, is_numpy, namespace, on_host
 from excise.numerics.chunks import chunked, worker_count
 
 __all__ = ["Batch", "Edit", "WeightedRows", "WeightedSums"]
 
 CANCELLED = 1e-6  # |r|^2 below this share of |x|^2 is computed again, from r itself
 NO_LENGTH = 1e-13  # a row of which less than this is left has no direction but that of its rounding errors
-CHUNK = 2**17  # numbers in a chunk on the host
+CHUNK = 2**19  # numbers in a chunk on the host: more cost the cache, fewer cost calls
 DEVICE_CHUNK = 2**25
 
 
@@ -52,12 +52,15 @@ class WeightedSums:
     rows: float = 0.0  # weight of the rows
     nearest: float = np.inf  # the smallest |r| / |x|
     at: int = -1  # its row
+    empty: int = -1  # a row of zeros
+    scratch: Any = None  # of the worker: temporaries of this size would be faulted in again at every chunk
 
     def add(self, other: WeightedSums) -> None:
         for name in ("total", "by_column", "cross", "square", "rows"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.nearest < self.nearest:
             self.nearest, self.at = other.nearest, other.at
+        self.empty = max(self.empty, other.empty)
 
 
 @dataclass
@@ -78,8 +81,8 @@ class WeightedRows:
     in_memory: bool = True
     _squares: dict[int, Any] = field(default_factory=dict)
 
-    def sums(self, edit: Edit | None, floor: float = 0.0) -> WeightedSums:
-        """One pass; without an edit r(x) = x.
+    def sums(self, edit: Edit, floor: float = 0.0, narrow: bool = False) -> WeightedSums:
+        """One pass. `narrow` takes products of 16- and 32-bit rows in float32: for the rounds that are only on their way.
 
         Raises:
             InputError: a row of zeros, or a row that the edit maps to zero.
@@ -88,14 +91,15 @@ class WeightedRows:
         begin = 0
         for number, batch in enumerate(self.batches()):
             sums = (self._on_host if on_host(batch.rows) and on_host(self.like) else self._on_device)(
-                batch, edit, floor, number
+                batch, edit, floor, number, narrow
             )
             sums.at += begin
+            sums.empty += begin if sums.empty >= 0 else 0
             out.add(sums)
             begin += batch.rows.shape[0]
-        least = NO_LENGTH if edit is not None else 0.0
-        if floor == 0.0 and not out.nearest > least:
-            what = "has zeros only" if edit is None else "is mapped to zero by the edit"
+        if out.empty >= 0 or (floor == 0.0 and not narrow and not out.nearest > NO_LENGTH):
+            what = "has zeros only" if out.empty >= 0 else "is mapped to zero by the edit"
+            out.at = out.empty if out.empty >= 0 else out.at
             raise InputError(
                 f"row {out.at} {what}: it has no direction and cannot be normalised; drop it, or erase without normalize",
                 code="zero-row",
@@ -108,46 +112,52 @@ class WeightedRows:
             return batch.labels.codes
         return batch.labels.matrix - host(self.mean_z)
 
-    def _on_host(self, batch: Batch, edit: Edit | None, floor: float, number: int) -> WeightedSums:
+    def _on_host(self, batch: Batch, edit: Edit, floor: float, number: int, narrow: bool) -> WeightedSums:
         n, d = batch.rows.shape
-        source = batch.rows if is_numpy(batch.rows) or "bfloat16" in str(batch.rows.dtype) else host(batch.rows)
+        source = batch.rows if is_numpy(batch.rows) or dtype_name(batch.rows) == "bfloat16" else host(batch.rows)
         labels, k = self._labels(batch), batch.labels.k
         shift = host(self.shift) if bool((host(self.shift) != 0).any()) else None
+        narrow = narrow and shift is None and dtype_name(batch.rows) != "float64"
+        dtype = np.float32 if narrow else np.float64
         known = self._squares.get(number) if self.in_memory else None
         squares = np.empty(n) if known is None else known
-        both = gram = None
-        if edit is not None:
-            both = np.ascontiguousarray(np.concatenate([host(edit.left), host(edit.right)], axis=1))
-            gram = host(edit.left).T @ host(edit.left)
-            offset, r = host(edit.offset), edit.left.shape[1]
-            lift = np.zeros(r) if shift is None else shift @ host(edit.left)
+        left, offset, r = host(edit.left), host(edit.offset), edit.left.shape[1]
+        both = np.ascontiguousarray(np.concatenate([left, host(edit.right)], axis=1), dtype=dtype)
+        gram = left.T @ left
+        lift = np.zeros(r) if shift is None else shift @ left
 
         def start() -> WeightedSums:
             return WeightedSums(by_column=np.zeros(k), cross=np.zeros((k, d)))
 
+        rows = max(CHUNK // d, 16)
+
         def work(sums: WeightedSums, begin: int, end: int) -> None:
-            x = host(source[begin:end]).astype(np.float64, copy=False)
+            x = host(source[begin:end])
+            if x.dtype != dtype:
+                if sums.scratch is None:
+                    sums.scratch = np.empty((min(rows, n), d), dtype)
+                np.copyto(sums.scratch[: end - begin], x, casting="unsafe")
+                x = sums.scratch[: end - begin]
             square = squares[begin:end]
             if known is None:
-                np.einsum("ij,ij->i", x, x, out=square)
+                square[...] = np.einsum("ij,ij->i", x, x)
             moved = x if shift is None else x - shift
-            length = square
-            if edit is not None:
-                along = moved @ both
-                y = along[:, r:] + offset
-                length = square - 2.0 * np.einsum("ij,ij->i", y, along[:, :r] + lift)
-                length += np.einsum("ij,ij->i", y @ gram, y)
-                close = np.flatnonzero(length < CANCELLED * square)
-                if len(close):
-                    left_over = x[close] - y[close] @ host(edit.left).T
-                    length[close] = np.einsum("ij,ij->i", left_over, left_over)
+            along = (moved @ both).astype(np.float64, copy=False)
+            y = along[:, r:] + offset
+            length = square + np.einsum("ij,ij->i", y, y @ gram - 2.0 * (along[:, :r] + lift))
+            close = np.flatnonzero(length < CANCELLED * square)
+            if len(close):
+                left_over = x[close] - y[close] @ left.T
+                length[close] = np.einsum("ij,ij->i", left_over, left_over)
             own = None if batch.weight is None else batch.weight[begin:end]
+            zero = np.flatnonzero(square <= 0 if own is None else (square <= 0) & (own > 0))
+            if len(zero):
+                sums.empty = begin + int(zero[0])
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = length / square if own is None else np.where(own > 0, length / square, np.inf)
                 w = 1.0 / np.sqrt(length + floor)
-            ratio = np.where(square > 0, ratio, 0.0) if own is None else np.where((square > 0) | (own == 0), ratio, 0.0)
             low = int(np.argmin(ratio))
-            if ratio[low] < sums.nearest**2:
+            if not ratio[low] >= sums.nearest**2:
                 sums.nearest, sums.at = float(np.sqrt(max(ratio[low], 0.0))), begin + low
             if own is not None:
                 w = np.where(own > 0, w * own, 0.0)
@@ -157,25 +167,25 @@ class WeightedRows:
             if labels.ndim == 2:
                 weighted = (labels[begin:end] * w[:, None]).T
                 sums.by_column += weighted.sum(axis=1)
-                sums.cross += weighted @ moved
+                sums.cross += weighted.astype(dtype, copy=False) @ moved
             else:
                 codes = labels[begin:end]
                 sums.by_column += np.bincount(codes, weights=w, minlength=k)
-                sums.cross += class_products(moved, codes, k, w)
+                sums.cross += class_products(moved, codes, k, w.astype(dtype, copy=False))
 
-        rows = max(CHUNK // d, 16)
         parts = chunked(n, rows, start, work, worker_count() if n * d > 2**18 else 1)
         out = parts[0]
+        out.scratch = None
         for part in parts[1:]:
             out.add(part)
-        if self.in_memory and known is None:
+        if self.in_memory and known is None and not narrow:
             self._squares[number] = squares
         if batch.labels.matrix is None:  # columns about their means
             out.cross -= host(self.mean_z)[:, None] * out.cross.sum(axis=0)[None, :]
             out.by_column -= host(self.mean_z) * out.total
         return out
 
-    def _on_device(self, batch: Batch, edit: Edit | None, floor: float, number: int) -> WeightedSums:
+    def _on_device(self, batch: Batch, edit: Edit, floor: float, number: int, narrow: bool) -> WeightedSums:
         like = self.like
         xp = namespace(like)
         n, d = batch.rows.shape
@@ -188,11 +198,9 @@ class WeightedRows:
             for begin in range(0, n, step := max(1, DEVICE_CHUNK // d)):
                 x = convert(batch.rows[begin : begin + step], like, "float64")
                 square = xp.sum(x * x, axis=1)
-                moved, length = x - shift, square
-                if edit is not None:
-                    y = moved @ edit.right + edit.offset
-                    left_over = x - y @ edit.left.T
-                    length = xp.sum(left_over * left_over, axis=1)
+                moved = x - shift
+                left_over = x - (moved @ edit.right + edit.offset) @ edit.left.T
+                length = xp.sum(left_over * left_over, axis=1)
                 if dense is not None:
                     z = dense[begin : begin + step]
                 else:
@@ -201,17 +209,19 @@ class WeightedRows:
                 w = 1.0 / xp.sqrt(length + floor)
                 ratio = xp.where(square > 0, length / xp.where(square > 0, square, 1.0), xp.zeros_like(square))
                 rows = float(x.shape[0])
-                weight = None
+                weight, zero = None, square <= 0
                 if batch.weight is not None:
                     weight = convert(batch.weight[begin : begin + step], like, "float64")
                     ratio = xp.where(weight > 0, ratio, xp.full_like(ratio, np.inf))
                     w = xp.where(weight > 0, w * weight, xp.zeros_like(w))
                     rows = float(xp.sum(weight))
+                    zero = zero & (weight > 0)
                 low = int(xp.argmin(ratio))
                 part = WeightedSums(
                     float(xp.sum(w)), z.T @ w, (z * w[:, None]).T @ moved,
                     float(xp.sum(length if weight is None else length * weight)), rows,
                     float(ratio[low]) ** 0.5, begin + low,
+                    begin + int(xp.argmax(xp.astype(zero, xp.int8))) if bool(xp.any(zero)) else -1,
                 )  # fmt: skip
                 out.add(part)
         return out
@@ -221,10 +231,10 @@ def class_products(x: Any, codes: Any, k: int, w: Any) -> Any:
     """(k, d) weighted sums of the rows of each class."""
     m = len(codes)
     if k == 2:
-        second = np.where(codes == 1, w, 0.0)
+        second = np.where(codes == 1, w, w.dtype.type(0))
         return np.stack([w - second, second]) @ x
     if m * k <= 2**16:
-        labels = np.zeros((k, m))
+        labels = np.zeros((k, m), dtype=w.dtype)
         labels[codes, np.arange(m)] = w
         return labels @ x
     from scipy.sparse import csr_array
