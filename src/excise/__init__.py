@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from excise.erasers.transport import TransportEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
-    from excise.fitting import erase, fit
+    from excise.fitting import erase, fit, fit_batches
     from excise.loading import load
     from excise.measuring.amnesic import Amnesic, amnesic
     from excise.measuring.decodability import Decodability, decodability
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from excise.methods.splince import splince
     from excise.methods.switch import switch
     from excise.moments.class_moments import ClassMoments
+    from excise.moments.conditional import ConditionalMoments
     from excise.moments.moments import Moments
     from excise.scrubbing.loop import scrub
     from excise.scrubbing.scrubber import Scrubber
@@ -46,6 +47,7 @@ _HOMES = {
     "Concept": "concepts.concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
+    "ConditionalMoments": "moments.conditional",
     "Decodability": "measuring.decodability",
     "Evaluation": "measuring.figures",
     "ExciseError": "errors",
@@ -65,6 +67,7 @@ _HOMES = {
     "evaluate": "measuring.evaluation",
     "fair_pca": "methods.fair_pca",
     "fit": "fitting",
+    "fit_batches": "fitting",
     "inlp": "methods.inlp",
     "leace": "methods.leace",
     "load": "loading",
@@ -87,6 +90,7 @@ __all__ = [
     "Concept",
     "ConceptEraser",
     "ConceptError",
+    "ConditionalMoments",
     "Decodability",
     "Evaluation",
     "ExciseError",
@@ -107,6 +111,7 @@ __all__ = [
     "evaluate",
     "fair_pca",
     "fit",
+    "fit_batches",
     "inlp",
     "leace",
     "load",

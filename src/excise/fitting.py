@@ -7,13 +7,13 @@ from typing import Any
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
-from excise.methods.special import check_special, fit_special
+from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
 from excise.moments.labelled_rows import flat_labels, read_labelled_rows
 from excise.moments.moments import Moments
 
-__all__ = ["erase", "fit", "fit_moments"]
+__all__ = ["erase", "fit", "fit_batches", "fit_moments"]
 
 
 def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **options: Any) -> Eraser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,13 @@ def fit(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
     ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Give unit vectors, and erase the concept from these: several passes.")
+    ] = False,
+    condition_on: Annotated[
+        Path | None,
+        typer.Option(help="A file of classes, one per row: erase what the concept says within each of them."),
+    ] = None,
     save_moments: Annotated[
         Path | None, typer.Option(help="Also keep the moments here: any method can be fitted from them later.")
     ] = None,
@@ -66,6 +73,9 @@ def fit(
     table = open_table(x, z, features, concept)
     if table.z is None:
         raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
+    if normalize or condition_on is not None:
+        _fit_in_passes(table, method, kind, normalize, condition_on, options, output)
+        return
     track = found.needs == "moments" or save_moments is not None
     learnt = None
     if kind is not None:
@@ -88,4 +98,42 @@ def fit(
     if eraser.info.get("canonical_correlations"):
         shown = ", ".join(f"{c:.3f}" for c in eraser.info["canonical_correlations"][:6])
         typer.echo(f"canonical correlations before: {shown}")
+    typer.echo(f"eraser: {output}")
+
+
+def _fit_in_passes(
+    table: Any,
+    method: str,
+    kind: str | None,
+    normalize: bool,
+    condition_on: Path | None,
+    options: dict[str, Any],
+    output: Path,
+) -> None:
+    from excise.errors import ConceptError
+    from excise.fitting import fit_batches
+
+    batches = table.batches
+    if condition_on is not None:
+        import numpy as np
+
+        if condition_on.suffix != ".npy" or not condition_on.is_file():
+            raise ConceptError(f"--condition-on takes a .npy file of one class per row, got {condition_on}")
+        classes = np.load(condition_on, mmap_mode="r")
+        if classes.ndim != 1 or len(classes) != table.n:
+            raise ConceptError(f"{condition_on} has shape {classes.shape}, expected ({table.n},): one class per row")
+
+        def batches() -> Any:
+            at = 0
+            for X, z in table.batches():
+                yield X, z, np.asarray(classes[at : at + len(X)])
+                at += len(X)
+
+    with plain_warnings():
+        eraser = fit_batches(
+            batches, kind=kind, normalize=normalize, conditional=condition_on is not None, method=method, **options
+        )
+    eraser.save(output)
+    rounds = f", {eraser.info['rounds']} rounds, residual {eraser.info['residual']:.1e}" if normalize else ""
+    typer.echo(f"{method}: {eraser.info['rows']:,} rows, {eraser.d} features, rank {eraser.rank}{rounds}")
     typer.echo(f"eraser: {output}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from excise.erasers.affine import AffineEraser
-from excise.errors import ConceptError, ExciseError
+from excise.errors import ConceptError, ExciseError, InputError
 from excise.methods.checks import check_whole, describe, require_concept, warn_few_rows, warn_rank_zero
 from excise.methods.geometry import geometry
 from excise.methods.weighted_rows import Edit, WeightedRows, WeightedSums
@@ -29,9 +29,10 @@ from excise.numerics.whitening import Whitening
 
 __all__ = ["leace_for_unit_vectors", "shift_for"]
 
-TARGET = 5e-13  # correlations with the concept that are left; rounding allows about 1e-15
+TARGET = 2e-14  # correlations with the concept that are left; rounding allows about 1e-15
 ACCEPTED = 1e-10  # the most that may be left
 NARROW = 1e-4  # above this, rounds over 16- and 32-bit rows may multiply in float32
+NO_LENGTH = 1e-13  # a row of which less than this is left has no direction but that of its rounding errors
 MEMORY = 5  # rounds that Anderson's acceleration looks back
 QUICK, SLOW = 60, 200  # rounds with it, and without
 SMOOTHING = 0.4  # by which the smoothing shrinks from stage to stage
@@ -47,6 +48,8 @@ class Point:
     image: np.ndarray[Any, Any]  # the sums under the weights of `edit`: equal to A at a fixed point, up to its columns' span
     residual: float
     length: float  # root mean square of |r|
+    nearest: float  # the smallest |r| / |x|
+    at: int  # its row
 
 
 def leace_for_unit_vectors(
@@ -108,6 +111,12 @@ class _Search:
             point = min(point, self._by_smoothing(A), key=lambda p: p.residual)
         if point.residual > ACCEPTED:
             raise self._not_converged(point)
+        if point.nearest <= NO_LENGTH:
+            raise InputError(
+                f"row {point.at} is mapped to zero by the edit: the direction of what is left is rounding error; drop it, or "
+                f"erase without normalize",
+                code="zero-row",
+            )
         return self._result(point)
 
     def _is_nothing(self, A: Any) -> bool:
@@ -159,7 +168,7 @@ class _Search:
                 new = (images[-1] - np.diff(np.stack(images, axis=1), axis=1) @ mix).reshape(A.shape)
             point = self._round(new, smoothing, point)
             best = min(best, point, key=lambda p: p.residual)
-            if best.residual <= 100.0 * TARGET and point.residual > 0.5 * best.residual and point is not best:
+            if best.residual <= 1e-11 and point.residual > 0.5 * best.residual and point is not best:
                 break  # rounding: no further round will be better
         return best
 
@@ -171,7 +180,7 @@ class _Search:
         sums = self.rows.sums(edit, (smoothing * length) ** 2, narrow)
         residual = self._left(edit, sums)
         residual = max(residual, ACCEPTED * 10.0) if narrow else residual  # float32 cannot say that it is done
-        return Point(A, edit, self._without_units(sums), residual, float(np.sqrt(sums.square / sums.rows)))
+        return Point(A, edit, self._without_units(sums), residual, float(np.sqrt(sums.square / sums.rows)), sums.nearest, sums.at)
 
     def _without_units(self, sums: WeightedSums) -> Any:
         """(d + 1, k): E[w (x - mean) zc^T] in standard deviations, above E[w zc^T]."""

@@ -20,7 +20,7 @@ from excise.numerics.chunks import chunked, worker_count
 __all__ = ["Batch", "Edit", "WeightedRows", "WeightedSums"]
 
 CANCELLED = 1e-6  # |r|^2 below this share of |x|^2 is computed again, from r itself
-NO_LENGTH = 1e-13  # a row of which less than this is left has no direction but that of its rounding errors
+SHORTEST = 1e-28  # |r|^2 counts as no less than this share of |x|^2: below are rounding errors
 CHUNK = 2**19  # numbers in a chunk on the host: more cost the cache, fewer cost calls
 DEVICE_CHUNK = 2**25
 
@@ -85,7 +85,7 @@ class WeightedRows:
         """One pass. `narrow` takes products of 16- and 32-bit rows in float32: for the rounds that are only on their way.
 
         Raises:
-            InputError: a row of zeros, or a row that the edit maps to zero.
+            InputError: a row of zeros.
         """
         out = WeightedSums()
         begin = 0
@@ -97,11 +97,10 @@ class WeightedRows:
             sums.empty += begin if sums.empty >= 0 else 0
             out.add(sums)
             begin += batch.rows.shape[0]
-        if out.empty >= 0 or (floor == 0.0 and not narrow and not out.nearest > NO_LENGTH):
-            what = "has zeros only" if out.empty >= 0 else "is mapped to zero by the edit"
-            out.at = out.empty if out.empty >= 0 else out.at
+        if out.empty >= 0:
             raise InputError(
-                f"row {out.at} {what}: it has no direction and cannot be normalised; drop it, or erase without normalize",
+                f"row {out.empty} has zeros only: it has no direction and cannot be normalised; drop it, or erase without "
+                f"normalize",
                 code="zero-row",
             )
         return out
@@ -155,7 +154,7 @@ class WeightedRows:
                 sums.empty = begin + int(zero[0])
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = length / square if own is None else np.where(own > 0, length / square, np.inf)
-                w = 1.0 / np.sqrt(length + floor)
+                w = 1.0 / np.sqrt(np.maximum(length, SHORTEST * square) + floor)
             low = int(np.argmin(ratio))
             if not ratio[low] >= sums.nearest**2:
                 sums.nearest, sums.at = float(np.sqrt(max(ratio[low], 0.0))), begin + low
@@ -206,7 +205,7 @@ class WeightedRows:
                 else:
                     assert codes is not None
                     z = xp.astype(codes[begin : begin + step, None] == classes[None, :], xp.float64) - mean_z
-                w = 1.0 / xp.sqrt(length + floor)
+                w = 1.0 / xp.sqrt(xp.where(length > SHORTEST * square, length, SHORTEST * square) + floor)
                 ratio = xp.where(square > 0, length / xp.where(square > 0, square, 1.0), xp.zeros_like(square))
                 rows = float(x.shape[0])
                 weight, zero = None, square <= 0
