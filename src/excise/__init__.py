@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from excise.measuring.decodability import Decodability, decodability
     from excise.measuring.evaluation import evaluate
     from excise.measuring.figures import Evaluation
+    from excise.methods.alf import alf
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from excise.methods.quadratic import quadratic
     from excise.methods.random_projection import random_projection
     from excise.methods.rlace import rlace
-    from excise.methods.sal import mean_projection, sal
+    from excise.methods.sal import diff_in_means, mean_projection, sal
     from excise.methods.splince import splince
     from excise.methods.switch import switch
+    from excise.methods.transport import transport
     from excise.moments.class_moments import ClassMoments
     from excise.moments.conditional import ConditionalMoments
     from excise.moments.moments import Moments
@@ -59,10 +61,12 @@ _HOMES = {
     "Report": "auditing.report",
     "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "erasers.transport",
+    "alf": "methods.alf",
     "amnesic": "measuring.amnesic",
     "audit": "auditing.audit",
     "compare": "auditing.comparison",
     "decodability": "measuring.decodability",
+    "diff_in_means": "methods.sal",
     "erase": "fitting",
     "evaluate": "measuring.evaluation",
     "fair_pca": "methods.fair_pca",
@@ -80,6 +84,7 @@ _HOMES = {
     "scrub": "scrubbing.loop",
     "splince": "methods.splince",
     "switch": "methods.switch",
+    "transport": "methods.transport",
 }
 
 __all__ = [
@@ -103,10 +108,12 @@ __all__ = [
     "Scrubber",
     "TransportEraser",
     "__version__",
+    "alf",
     "amnesic",
     "audit",
     "compare",
     "decodability",
+    "diff_in_means",
     "erase",
     "evaluate",
     "fair_pca",
@@ -124,6 +131,7 @@ __all__ = [
     "scrub",
     "splince",
     "switch",
+    "transport",
 ]
 
 
