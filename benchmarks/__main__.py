@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import core, scrubbing
+from benchmarks import core, methods
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,10 +43,14 @@ def keep(name: str, results: list[core.Result], packages: tuple[str, ...]) -> No
 def main() -> None:
     """All parts, or those that are named: `python -m benchmarks scrubbing`."""
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    wanted = sys.argv[1:] or ["core", "scrubbing"]
+    wanted = sys.argv[1:] or ["core", "methods", "scrubbing"]
     if "core" in wanted:
         keep("core", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
+    if "methods" in wanted:
+        keep("methods", methods.run(), ("excise", "numpy", "scipy"))
     if "scrubbing" in wanted:
+        from benchmarks import scrubbing
+
         keep("scrubbing", scrubbing.run(), ("excise", "numpy", "torch", "transformers"))
 
 
