@@ -7,6 +7,7 @@ from typing import Any
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
+from excise.methods.fingerprints import warn_fingerprints
 from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
@@ -88,6 +89,7 @@ def fit(
         return found.function(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
     given = read_labelled_rows(X)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
+    warn_fingerprints(given.rows, found.labels_to_apply, method, given.names)
     if needs == "class moments":
         classes = ClassMoments().update_encoded(given.rows, concept, encoded, sample_weight, given.names)
         return fit_moments(classes, method, **options)
