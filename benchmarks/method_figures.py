@@ -48,7 +48,13 @@ def adult(folder: Path) -> tuple[Any, Any, Any, Any, list[str]]:
     X = frame.to_numpy()
     spread = X[train].std(0)
     X = (X - X[train].mean(0)) / np.where(spread > 0, spread, 1.0)
-    return X, (table["sex"] == "Male").to_numpy().astype(int), (table["income"] == ">50K").to_numpy().astype(int), train, list(frame.columns)
+    return (
+        X,
+        (table["sex"] == "Male").to_numpy().astype(int),
+        (table["income"] == ">50K").to_numpy().astype(int),
+        train,
+        list(frame.columns),
+    )
 
 
 def minilm(path: Path) -> tuple[Any, Any]:
@@ -77,7 +83,11 @@ def r_squared(X: Any, z: Any, X_new: Any = None, z_new: Any = None) -> float:
 def unit_vectors(data: Path, embeddings: Path | None) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     z = rng.integers(0, 2, 6000)
-    hard = rng.standard_normal((6000, 40)) * np.where(z[:, None] == 1, 0.5, 1.5) + 0.8 * z[:, None] + rng.standard_normal(40)
+    hard = (
+        rng.standard_normal((6000, 40)) * np.where(z[:, None] == 1, 0.5, 1.5)
+        + 0.8 * z[:, None]
+        + rng.standard_normal(40)
+    )
     sets = {"word2vec": word2vec(data), "synthetic": (hard, z)}
     if embeddings is not None:
         sets["MiniLM"] = minilm(embeddings)
@@ -90,8 +100,8 @@ def unit_vectors(data: Path, embeddings: Path | None) -> dict[str, Any]:
         for method, erase in (
             ("before, unit vectors", unit),
             ("leace", plain),
-            ("leace, then normalised", lambda x: unit(plain(x))),
-            ("leace twice, then normalised", lambda x: _twice(Xa, za, x)),
+            ("leace, then normalised", lambda x, plain=plain: unit(plain(x))),
+            ("leace twice, then normalised", lambda x, Xa=Xa, za=za: _twice(Xa, za, x)),
             ("normalize=True", ours),
         ):
             a, b = erase(Xa), erase(Xb)
@@ -101,7 +111,13 @@ def unit_vectors(data: Path, embeddings: Path | None) -> dict[str, Any]:
                 "r2_new": r_squared(b[:third], zb[:third], b[third:], zb[third:]),
                 "cosine": float((unit(a) * unit(Xa)).sum(1).mean()),
             }
-        out[name] = {"n": half, "d": X.shape[1], "rounds": ours.info["rounds"], "residual": ours.info["residual"], "rows": rows}
+        out[name] = {
+            "n": half,
+            "d": X.shape[1],
+            "rounds": ours.info["rounds"],
+            "residual": ours.info["residual"],
+            "rows": rows,
+        }
         print(name, json.dumps(out[name], indent=1), flush=True)
     return out
 
@@ -171,7 +187,11 @@ def alf(X: Any, z: Any, fit_rows: int, probe_rows: int, test_rows: int) -> dict[
     m = excise.ClassMoments().update(Xf, zf)
     whole = m.to_moments()
     total = float(whole.var_x.sum())
-    out: dict[str, Any] = {"rows": [len(Xf), probe_rows, test_rows], "d": d, "majority": float(max(np.bincount(z[b])) / len(z[b]))}
+    out: dict[str, Any] = {
+        "rows": [len(Xf), probe_rows, test_rows],
+        "d": d,
+        "majority": float(max(np.bincount(z[b])) / len(z[b])),
+    }
     plan: list[tuple[str, Any]] = [("none", None), ("leace", excise.leace(whole))]
     plan += [(f"alf rank {q}", excise.alf(m, rank=q)) for q in (8, 16, 48) if q < d - 4]
     plan += [("alf target 0.9", excise.alf(m, target=0.9))]

@@ -35,9 +35,7 @@ def words() -> tuple[np.ndarray, np.ndarray]:
 
 def normalize() -> list[Result]:
     X, z = words()
-    plain, ours = cpu_seconds(
-        lambda: excise.fit(X, z), lambda: excise.fit(X, z, normalize=True), repeat=9
-    )
+    plain, ours = cpu_seconds(lambda: excise.fit(X, z), lambda: excise.fit(X, z, normalize=True), repeat=9)
     rounds = excise.fit(X, z, normalize=True).info["rounds"]
     what = f"fit(normalize=True), float32, n=22,500, d=300: times the processor time of a plain fit ({plain:.3f} s, {rounds} rounds)"
     return [(what, ours / plain, "x", "<= 3")]

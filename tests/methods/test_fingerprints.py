@@ -50,7 +50,11 @@ def test_the_warning_is_true(rng):
     X = np.c_[X, rng.standard_normal((len(X), 2))]
 
     def found(Y):
-        return DecisionTreeClassifier(min_samples_leaf=20, random_state=0).fit(Y[:1000], sex[:1000]).score(Y[1000:], sex[1000:])
+        return (
+            DecisionTreeClassifier(min_samples_leaf=20, random_state=0)
+            .fit(Y[:1000], sex[:1000])
+            .score(Y[1000:], sex[1000:])
+        )
 
     with pytest.warns(excise.ExciseWarning, match="fraction of such a value"):
         oracle = excise.fit(X, sex, "oracle")

@@ -77,7 +77,9 @@ def test_strength_of_a_switch():
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), k=st.integers(2, 4), scale=st.sampled_from([1e-20, 1.0, 1e20]), rank=st.integers(0, 5))
+@given(
+    seed=st.integers(0, 10**6), k=st.integers(2, 4), scale=st.sampled_from([1e-20, 1.0, 1e20]), rank=st.integers(0, 5)
+)
 def test_alf_guards_and_is_the_projection_of_a_plain_loop(seed, k, scale, rank):
     rng = np.random.default_rng(seed)
     d, n = 9, 900

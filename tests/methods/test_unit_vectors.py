@@ -135,7 +135,7 @@ def test_a_rare_class_weights_and_continuous_concepts(rng):
 
 def test_where_the_lengths_alone_know_the_concept(rng):
     """Cov(X, z) = 0 before, not so for unit vectors: LEACE would do nothing."""
-    X = rng.standard_normal((300, 4)) + [3, 0, 0, 0]
+    X = rng.standard_normal((300, 4)) + np.array([3, 0, 0, 0])
     X, z = np.concatenate([X, (X - X.mean(0)) * 3 + X.mean(0)]), np.repeat([0, 1], 300)
     assert correlation(X, z) < 1e-12
     assert correlation(unit(X), z) > 0.1

@@ -117,7 +117,9 @@ def _solve(
     return affine_eraser(whole, left, strength * right, whole.mean_x, info)
 
 
-def _directions(m: ClassMoments, W: Array, U: Array, target: float, rank: int | None) -> tuple[Array, int, float, float]:
+def _directions(
+    m: ClassMoments, W: Array, U: Array, target: float, rank: int | None
+) -> tuple[Array, int, float, float]:
     """Eigenvectors (p, room) in order, how many to take, and the shares that they remove."""
     xp = namespace(W)
     shares = m.n / m.n.sum()
@@ -139,7 +141,9 @@ def _directions(m: ClassMoments, W: Array, U: Array, target: float, rank: int | 
     left = np.append(np.diagonal(corner), 0.0)  # (room + 1,)
     # By chance: a covariance of n rows has squared errors of (1 + [i = j]) / n in whitened coordinates.
     dimensions = np.arange(rest.shape[1], -1, -1)
-    by_chance = dimensions * (dimensions + 1.0) * float(sum(s * (1.0 - s) / n for s, n in zip(shares, m.n, strict=True)))
+    by_chance = (
+        dimensions * (dimensions + 1.0) * float(sum(s * (1.0 - s) / n for s, n in zip(shares, m.n, strict=True)))
+    )
     by_chance = np.minimum(by_chance, left)
     beyond = left - by_chance
     if rank is None:

@@ -32,7 +32,9 @@ def check_special(method: str, options: dict[str, Any], normalize: bool, conditi
         ExciseError: another method than these, or an option that has no meaning there.
     """
     if normalize and method != "leace":
-        raise ExciseError(f"normalize=True is for method 'leace', not {method!r}: it changes what is solved", code="option")
+        raise ExciseError(
+            f"normalize=True is for method 'leace', not {method!r}: it changes what is solved", code="option"
+        )
     if conditional and method not in CONDITIONAL:
         raise ExciseError(f"condition_on is for the methods {', '.join(CONDITIONAL)}, not {method!r}", code="option")
     unknown = [name for name in options if normalize and name not in UNIT_OPTIONS]
@@ -61,7 +63,14 @@ def _named(eraser: AffineEraser, c: ConditionalMoments) -> AffineEraser:
 
 
 def fit_special(
-    X: Any, z: Any, method: str, sample_weight: Any, kind: Any, normalize: bool, condition_on: Any, options: dict[str, Any]
+    X: Any,
+    z: Any,
+    method: str,
+    sample_weight: Any,
+    kind: Any,
+    normalize: bool,
+    condition_on: Any,
+    options: dict[str, Any],
 ) -> AffineEraser:
     """`fit` with normalize or condition_on, on rows in memory."""
     given = read_labelled_rows(X)
@@ -140,7 +149,9 @@ def fit_batches(
         for X, z, y, weight in _parts(start, conditional):
             given = read_labelled_rows(X, whole.d, whole.feature_names)
             labels = flat_labels(z, given.lead)
-            encoded: Encoded = c.columns(labels, flat_labels(y, given.lead)) if c is not None else whole.concept.read(labels)
+            encoded: Encoded = (
+                c.columns(labels, flat_labels(y, given.lead)) if c is not None else whole.concept.read(labels)
+            )
             seen += given.rows.shape[0]
             yield Batch(given.rows, encoded, check_weight(weight, given.rows.shape[0]))
         if seen < whole.rows:

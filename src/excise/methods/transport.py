@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from excise.concepts.labels import Name, name_order
 from excise.erasers.transport import TransportEraser, transport_map
 from excise.errors import ConceptError, InputError
@@ -26,6 +24,7 @@ def transport(m: ClassMoments, source: Name, target: Name, shrinkage: Shrinkage 
         ConceptError: no such class, or the same class twice.
         InputError: not ClassMoments, or a class of one row.
 
+    >>> import numpy as np
     >>> X = np.array([[0.0], [2.0], [10.0], [14.0]])
     >>> e = transport(ClassMoments().update(X, ["a", "a", "b", "b"]), "a", "b")
     >>> e(X, ["a", "a", "b", "b"]).ravel().round(9).tolist()

@@ -9,7 +9,6 @@ is factored once, a round is one pass over the rows.
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,9 @@ class Point:
 
     A: np.ndarray[Any, Any]  # (d + 1, k), without units
     edit: Edit
-    image: np.ndarray[Any, Any]  # the sums under the weights of `edit`: equal to A at a fixed point, up to its columns' span
+    image: np.ndarray[
+        Any, Any
+    ]  # the sums under the weights of `edit`: equal to A at a fixed point, up to its columns' span
     residual: float
     length: float  # root mean square of |r|
     nearest: float  # the smallest |r| / |x|
@@ -180,7 +181,9 @@ class _Search:
         sums = self.rows.sums(edit, (smoothing * length) ** 2, narrow)
         residual = self._left(edit, sums)
         residual = max(residual, ACCEPTED * 10.0) if narrow else residual  # float32 cannot say that it is done
-        return Point(A, edit, self._without_units(sums), residual, float(np.sqrt(sums.square / sums.rows)), sums.nearest, sums.at)
+        return Point(
+            A, edit, self._without_units(sums), residual, float(np.sqrt(sums.square / sums.rows)), sums.nearest, sums.at
+        )
 
     def _without_units(self, sums: WeightedSums) -> Any:
         """(d + 1, k): E[w (x - mean) zc^T] in standard deviations, above E[w zc^T]."""
@@ -268,6 +271,3 @@ def shift_for(m: Moments) -> Array:
     """The mean where offsets are large against spreads, else zeros."""
     large = bool(namespace(m.mean_x).any(abs(m.mean_x) > LARGE_OFFSET * m.std_x))
     return m.mean_x if large else namespace(m.mean_x).zeros_like(m.mean_x)
-
-
-
