@@ -1,6 +1,6 @@
 """Defaults of concept-erasure 0.2.4 beside ours: the figures of docs/from-concept-erasure.md.
 
-    python -m benchmarks.concept_erasure_defaults
+python -m benchmarks.concept_erasure_defaults
 """
 
 from __future__ import annotations

@@ -28,7 +28,11 @@ def score(X: Any, z: Any) -> tuple[Any, float]:
 def main() -> None:
     rng = np.random.default_rng(0)
     z = rng.integers(0, 2, 3000)
-    X = rng.standard_normal((3000, 40)) * np.where(z[:, None] == 1, 0.5, 1.5) + 0.8 * z[:, None] + rng.standard_normal(40)
+    X = (
+        rng.standard_normal((3000, 40)) * np.where(z[:, None] == 1, 0.5, 1.5)
+        + 0.8 * z[:, None]
+        + rng.standard_normal(40)
+    )
     panels = {
         "unit vectors before": unit(X),
         "LEACE, then normalised": unit(excise.erase(X, z)),
@@ -38,7 +42,9 @@ def main() -> None:
     for axis, (title, rows) in zip(axes, panels.items(), strict=True):
         said, r2 = score(rows, z)
         for label, colour in ((0, "#4477aa"), (1, "#ee6677")):
-            axis.hist(said[z == label], bins=np.linspace(-0.4, 1.4, 60), color=colour, alpha=0.6, label=f"class {label}")
+            axis.hist(
+                said[z == label], bins=np.linspace(-0.4, 1.4, 60), color=colour, alpha=0.6, label=f"class {label}"
+            )
         axis.set_title(f"{title}\nR² = {max(r2, 0.0):.3f}", fontsize=10)
         axis.set_yticks([])
         axis.set_xlabel("best linear prediction of the class", fontsize=8)

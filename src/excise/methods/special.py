@@ -21,7 +21,7 @@ from excise.moments.moments import Moments
 
 __all__ = ["check_special", "fit_batches", "fit_conditional", "fit_special"]
 
-CONDITIONAL = {"leace": leace, "sal": sal}
+CONDITIONAL: dict[str, Callable[..., AffineEraser]] = {"leace": leace, "sal": sal}
 UNIT_OPTIONS = ("shrinkage", "max_rounds")
 
 
