@@ -47,12 +47,22 @@ def main() -> None:
     """All parts, or those that are named: `python -m benchmarks scrubbing`. `files --full` takes gigabytes and an hour."""
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     full = "--full" in sys.argv
-    wanted = [name for name in sys.argv[1:] if name != "--full"] or ["core", "scrubbing", "exporting", "files"]
+    wanted = [name for name in sys.argv[1:] if name != "--full"] or [
+        "core",
+        "methods",
+        "scrubbing",
+        "exporting",
+        "files",
+    ]
     # Imported when wanted: each part needs packages that the others do not.
     if "core" in wanted:
         from benchmarks import core
 
         keep("core-cpu", core.run(), ("excise", "numpy", "scipy", "torch", "concept-erasure"))
+    if "methods" in wanted:
+        from benchmarks import methods
+
+        keep("methods", methods.run(), ("excise", "numpy", "scipy"))
     if "scrubbing" in wanted:
         from benchmarks import scrubbing
 

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from excise.erasers.transport import TransportEraser
     from excise.errors import ConceptError, ExciseError, ExciseWarning, FileFormatError, InputError
     from excise.estimator import ConceptEraser
-    from excise.fitting import erase, fit
+    from excise.fitting import erase, fit, fit_batches
     from excise.loading import load
     from excise.measuring.amnesic import Amnesic, amnesic
     from excise.measuring.decodability import Decodability, decodability
     from excise.measuring.evaluation import evaluate
     from excise.measuring.figures import Evaluation
+    from excise.methods.alf import alf
     from excise.methods.fair_pca import fair_pca
     from excise.methods.inlp import inlp
     from excise.methods.leace import leace
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from excise.methods.quadratic import quadratic
     from excise.methods.random_projection import random_projection
     from excise.methods.rlace import rlace
-    from excise.methods.sal import mean_projection, sal
+    from excise.methods.sal import diff_in_means, mean_projection, sal
     from excise.methods.splince import splince
     from excise.methods.switch import switch
+    from excise.methods.transport import transport
     from excise.moments.class_moments import ClassMoments
+    from excise.moments.conditional import ConditionalMoments
     from excise.moments.moments import Moments
     from excise.scrubbing.loop import scrub
     from excise.scrubbing.scrubber import Scrubber
@@ -46,6 +49,7 @@ _HOMES = {
     "Concept": "concepts.concept",
     "ConceptEraser": "estimator",
     "ConceptError": "errors",
+    "ConditionalMoments": "moments.conditional",
     "Decodability": "measuring.decodability",
     "Evaluation": "measuring.figures",
     "ExciseError": "errors",
@@ -57,14 +61,17 @@ _HOMES = {
     "Report": "auditing.report",
     "Scrubber": "scrubbing.scrubber",
     "TransportEraser": "erasers.transport",
+    "alf": "methods.alf",
     "amnesic": "measuring.amnesic",
     "audit": "auditing.audit",
     "compare": "auditing.comparison",
     "decodability": "measuring.decodability",
+    "diff_in_means": "methods.sal",
     "erase": "fitting",
     "evaluate": "measuring.evaluation",
     "fair_pca": "methods.fair_pca",
     "fit": "fitting",
+    "fit_batches": "fitting",
     "inlp": "methods.inlp",
     "leace": "methods.leace",
     "load": "loading",
@@ -77,6 +84,7 @@ _HOMES = {
     "scrub": "scrubbing.loop",
     "splince": "methods.splince",
     "switch": "methods.switch",
+    "transport": "methods.transport",
 }
 
 __all__ = [
@@ -87,6 +95,7 @@ __all__ = [
     "Concept",
     "ConceptEraser",
     "ConceptError",
+    "ConditionalMoments",
     "Decodability",
     "Evaluation",
     "ExciseError",
@@ -99,14 +108,17 @@ __all__ = [
     "Scrubber",
     "TransportEraser",
     "__version__",
+    "alf",
     "amnesic",
     "audit",
     "compare",
     "decodability",
+    "diff_in_means",
     "erase",
     "evaluate",
     "fair_pca",
     "fit",
+    "fit_batches",
     "inlp",
     "leace",
     "load",
@@ -119,6 +131,7 @@ __all__ = [
     "scrub",
     "splince",
     "switch",
+    "transport",
 ]
 
 

@@ -47,6 +47,8 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Erase the intersections of several categorical columns too.
     method_options : dict, default=None
         Options of the method, e.g. `{"shrinkage": "oas"}`.
+    normalize : bool, default=False
+        Give unit vectors, and erase the concept from these (LEACE only; `fit` goes through the rows several times).
 
     Attributes
     ----------
@@ -82,6 +84,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         kind: Any = None,
         cross: bool = False,
         method_options: dict[str, Any] | None = None,
+        normalize: bool = False,
     ) -> None:
         self.method = method
         self.concept = concept
@@ -89,6 +92,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.kind = kind
         self.cross = cross
         self.method_options = method_options
+        self.normalize = normalize
 
     def fit(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> ConceptEraser:
         """Fit the eraser on X (n_samples, n_features).
@@ -97,12 +101,14 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         for name in ("moments_", "task_moments_", "_eraser"):
             self.__dict__.pop(name, None)
-        if self._method().needs == "rows":
+        if self._method().needs == "rows" or self.normalize:
             features, columns = self._split(X)
             z, _ = self._find_concept(y, sensitive_features, columns)
             options = {"kind": self.kind, **(self.method_options or {})}
             if self.cross:
                 z, options["kind"] = Concept.learn(z, kind=self.kind, cross=True)[1].codes, "categorical"
+            if self.normalize:
+                options["normalize"] = True
             self._eraser = fit(features, z, self.method, sample_weight=sample_weight, **options)
             return self
         self.partial_fit(X, y, sensitive_features=sensitive_features, sample_weight=sample_weight)
@@ -120,6 +126,11 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         method = self._method()
         if method.needs == "rows":
             raise ExciseError(f"method {self.method!r} trains on all rows at once: use fit")
+        if self.normalize:
+            raise ExciseError(
+                "normalize=True goes through the rows several times: use fit, or excise.fit_batches for data that do not "
+                "fit into memory"
+            )
         first = not hasattr(self, "moments_")
         features, columns = self._split(X, reset=first)
         z, task = self._find_concept(y, sensitive_features, columns)

@@ -7,12 +7,14 @@ from typing import Any
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
+from excise.methods.fingerprints import warn_fingerprints
+from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
 from excise.moments.labelled_rows import flat_labels, read_labelled_rows
 from excise.moments.moments import Moments
 
-__all__ = ["erase", "fit", "fit_moments"]
+__all__ = ["erase", "fit", "fit_batches", "fit_moments"]
 
 
 def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **options: Any) -> Eraser:
@@ -45,6 +47,8 @@ def fit(
     y: Any = None,
     sample_weight: Any = None,
     kind: Any = None,
+    normalize: bool = False,
+    condition_on: Any = None,
     **options: Any,
 ) -> Eraser:
     """Fit an eraser of the concept z on X (..., d).
@@ -56,6 +60,9 @@ def fit(
         y: the task, one label per row: splince keeps what predicts it, inlp then works class by class.
         sample_weight: one weight per row, for the methods that are fitted from moments.
         kind: "categorical" or "continuous" if it cannot be inferred from the labels.
+        normalize: give unit vectors, r(x)/|r(x)|, and make *them* free of the concept (LEACE only).
+        condition_on: one class per row: erase what z says within each of these classes, and keep what they explain
+            (methods "leace" and "sal"). No labels are needed to apply the eraser.
         options: of the method, e.g. shrinkage="oas" for LEACE.
 
     Raises:
@@ -73,12 +80,16 @@ def fit(
     found = check_method(method, options)
     _check_task(found, method, y)
     needs = found.needs_with(options)
+    if normalize or condition_on is not None:
+        check_special(method, options, normalize, condition_on is not None)
+        return fit_special(X, z, method, sample_weight, kind, bool(normalize), condition_on, options)
     if needs == "rows":
         if sample_weight is not None:
             raise ExciseError(f"method {method!r} takes no sample_weight")
         return found.make(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
     given = read_labelled_rows(X)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
+    warn_fingerprints(given.rows, found.labels_to_apply, method, given.names)
     if needs == "class moments":
         classes = ClassMoments().update_encoded(given.rows, concept, encoded, sample_weight, given.names)
         return fit_moments(classes, method, **options)

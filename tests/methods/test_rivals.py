@@ -39,11 +39,13 @@ LAWS = {
     "oracle":          ("yes", "-",   "no",  "yes", "no",  "no"),
     "sal":             ("yes", "yes", "yes", "no",  "no",  "no"),
     "mean_projection": ("yes", "yes", "yes", "no",  "no",  "no"),
+    "diff_in_means":   ("yes", "yes", "yes", "no",  "no",  "no"),
     "splince":         ("yes", "no",  "yes", "yes", "yes", "no"),
     "fair_pca":        ("yes", "no",  "yes", "yes", "no",  "no"),
     "inlp":            ("about", "yes", "yes", "no", "no", "no"),
     "rlace":           ("about", "yes", "yes", "no", "no", "no"),
     "quadratic":       ("yes", "-",   "-",   "yes", "no",  "yes"),
+    "alf":             ("yes", "no",  "yes", "yes", "no",  "no"),
     "random":          ("no",  "yes", "yes", "no",  "no",  "no"),
 }  # fmt: skip
 OPTIONS = {"rlace": {"rank": 2, "steps": 3000, "batch": 128, "select_on": "training"}, "random": {"seed": 1}}

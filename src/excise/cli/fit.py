@@ -60,6 +60,19 @@ def fit(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
     ] = None,
+    normalize: Annotated[
+        bool,
+        typer.Option(
+            "--normalize", help="Give unit vectors, and erase the concept from these: several passes over DATA."
+        ),
+    ] = False,
+    condition_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN|FILE",
+            help="Classes of a task (a column of DATA, or a .npy file): erase what the concept says within each of them.",
+        ),
+    ] = None,
     sample: Annotated[
         int, typer.Option(min=2, help="Rows for the methods that train on rows (inlp, rlace): a uniform sample.")
     ] = 100_000,
@@ -98,6 +111,10 @@ def fit(
 
       excise fit folder -c gender --checkpoint fit.checkpoint
 
+      excise fit embeddings.npy gender.npy --normalize
+
+      excise fit people.parquet -f embedding -c sex --condition-on job
+
       excise fit part-7 -c gender --save-moments 7.moments --moments-only
     """
     from excise.cli._estimates import show_plan
@@ -119,6 +136,18 @@ def fit(
         )
     if checkpoint is not None and (scheduler or workers):
         raise ExciseError("--checkpoint is for one machine: a cluster repeats lost work by itself")
+    if normalize or condition_on is not None:
+        if moments is not None or save_moments is not None or checkpoint is not None or scheduler or workers or task:
+            raise ExciseError(
+                "--normalize and --condition-on read the files themselves, on this machine: leave --moments, --save-moments, "
+                "--checkpoint, --scheduler, --workers and --task out"
+            )
+        if not dry_run:
+            check_new(overwrite, output)
+            _fit_in_passes(
+                str(x), z, features, concept, method, kind, options, normalize, condition_on, skip_bad, output
+            ).show(as_json)
+            return
     if not dry_run:
         check_new(overwrite, None if moments_only else output, save_moments)
     if moments is not None:
@@ -180,6 +209,35 @@ def fit(
         bad.count,
         0 if keeper is None else keeper.resumed,
     ).show(as_json)
+
+
+def _fit_in_passes(
+    x: str,
+    z: Any,
+    features: list[str] | None,
+    concept: list[str] | None,
+    method: str,
+    kind: str | None,
+    options: dict[str, Any],
+    normalize: bool,
+    condition_on: str | None,
+    skip_bad: bool,
+    output: Path,
+) -> FitReport:
+    from excise.data import open_table
+    from excise.data.fitting import fit_in_passes
+
+    began = time.perf_counter()
+    file = condition_on is not None and condition_on.endswith(".npy")
+    task = [condition_on] if condition_on is not None and not file else None
+    condition: str | bool = condition_on if condition_on is not None and file else task is not None
+    table = open_table(x, z, features, concept, task, skip_bad)
+    with plain_warnings(), Progress(None, "reading") as bar:
+        fitted = fit_in_passes(table, method, kind, normalize, condition, bar.advance, **options)
+    fitted.eraser.save(output)
+    say_dropped(fitted.bad)
+    seconds = time.perf_counter() - began
+    return FitReport(method, fitted.rows, seconds, table.d, fitted.eraser.concept, fitted.eraser, output)
 
 
 def _from_moments(path: Path, method: str, options: dict[str, Any], output: Path) -> FitReport:

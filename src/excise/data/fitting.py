@@ -15,7 +15,8 @@ from excise.data.gathering import Gathered, gather, learn_recipe
 from excise.data.table import Table
 from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
-from excise.fitting import fit, fit_moments
+from excise.fitting import fit, fit_batches, fit_moments
+from excise.methods.special import check_special
 from excise.methods.table import Method, check_method
 from excise.moments.moments import Moments
 
@@ -96,6 +97,61 @@ def fit_table(
     gathered = run(table, recipe, progress=progress, **more)
     eraser = described(fit_gathered(gathered, method, **options), table)
     return Fitted(eraser, gathered.rows - gathered.bad.count, gathered.rows, gathered.bad, gathered)
+
+
+def fit_in_passes(
+    table: Table,
+    method: str = "leace",
+    kind: Any = None,
+    normalize: bool = False,
+    condition_on: str | bool = False,
+    progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> Fitted:
+    """Fit what needs several passes over a table: unit vectors (`normalize`), or erasure within the classes of a task.
+
+    Args:
+        condition_on: True for the task of the table, or a .npy file with one class per row.
+
+    Raises:
+        ExciseError: bad input; rows that are dropped cannot be matched with a file of classes.
+    """
+    check_special(method, options, normalize, bool(condition_on))
+    if not table.has_labels:
+        raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept", code="no-labels")
+    classes = _classes(str(condition_on), table) if isinstance(condition_on, str) else None
+    bad = BadRows()
+
+    def batches() -> Any:
+        nonlocal bad
+        bad, at = BadRows(), 0
+        for batch in table.stream(again=False):
+            bad += batch.bad
+            own = batch.y if classes is None else np.asarray(classes[at : at + batch.count])
+            at += batch.count
+            if progress is not None:
+                progress(batch.count)
+            if len(batch.X):
+                yield (batch.X, batch.z, own) if condition_on else (batch.X, batch.z)
+
+    eraser = fit_batches(
+        batches, kind=kind, normalize=normalize, conditional=bool(condition_on), method=method, **options
+    )
+    return Fitted(described(eraser, table), table.n - bad.count, table.n, bad, None)
+
+
+def _classes(path: str, table: Table) -> Any:
+    if table.skip_bad:
+        raise ExciseError(
+            "--skip-bad drops rows, which a file of classes would not follow: put them into a column of DATA"
+        )
+    try:
+        classes = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConceptError(f"cannot read {path}: {error}") from None
+    if classes.ndim != 1 or len(classes) != table.n:
+        raise ConceptError(f"{path} has shape {classes.shape}, expected ({table.n},): one class per row")
+    return classes
 
 
 def fit_gathered(gathered: Gathered, method: str, **options: Any) -> Eraser:

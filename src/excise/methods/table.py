@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from excise.errors import ExciseError
+from excise.methods.alf import alf
 from excise.methods.fair_pca import fair_pca
 from excise.methods.inlp import inlp
 from excise.methods.leace import leace
@@ -18,7 +19,7 @@ from excise.methods.oracle import oracle
 from excise.methods.quadratic import quadratic
 from excise.methods.random_projection import random_like
 from excise.methods.rlace import rlace
-from excise.methods.sal import mean_projection, sal
+from excise.methods.sal import diff_in_means, mean_projection, sal
 from excise.methods.splince import splince
 
 __all__ = ["METHODS", "Method", "Needs", "check_method"]
@@ -66,11 +67,13 @@ METHODS: dict[str, Method] = {
     "oracle": Method(oracle, needs="variances", labels_to_apply=True),
     "sal": Method(sal, needs="variances"),
     "mean_projection": Method(mean_projection, needs="variances", same_map="sal"),
+    "diff_in_means": Method(diff_in_means, needs="variances", same_map="sal"),
     "splince": Method(splince, uses_task="must"),
     "fair_pca": Method(fair_pca, class_moments_for=("constraint", "covariance")),
     "inlp": Method(inlp, needs="rows", seeded=True, uses_task="can"),
     "rlace": Method(rlace, needs="rows", seeded=True),
     "quadratic": Method(quadratic, needs="class moments", labels_to_apply=True),
+    "alf": Method(alf, needs="class moments"),
     "random": Method(random_like, needs="variances", seeded=True, redrawn=True),
 }
 
