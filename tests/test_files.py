@@ -7,10 +7,12 @@ import os
 
 import numpy as np
 import pytest
-import torch
+from optional import optional
 from safetensors.numpy import load_file, save_file
 
 import excise
+
+torch = optional("torch")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import torch
 from measure import (
     canonical_correlation,
     class_gap,
@@ -19,8 +18,11 @@ from measure import (
     one_hot,
     tolerance,
 )
+from optional import optional
 
 import excise
+
+torch = optional("torch")
 
 
 def labelled(rng, n, d, k=2, mix=True):
