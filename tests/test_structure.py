@@ -75,7 +75,12 @@ def test_left_never_imports_right(path):
 
 @pytest.mark.parametrize("name", ["excise", *MODULES])
 def test_all_is_the_truth(name):
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "triton"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
     tree = ast.parse(Path(module.__file__).read_text())
     public = set(getattr(module, "__all__", []))
     assert len(public) == len(module.__all__) if public else True

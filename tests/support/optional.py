@@ -17,7 +17,7 @@ class Absent:
         self.name = name
 
     def __getattr__(self, name: str) -> Absent:
-        if name.startswith("__"):
+        if name.startswith("__") or "name" not in self.__dict__:
             raise AttributeError(name)
         return Absent(f"{self.name}.{name}")
 
