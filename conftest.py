@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-TORCH = re.compile(r"^(>>> )?(import|from) (torch|transformers|triton|architectures|brute_force)\b", re.MULTILINE)
+TORCH = re.compile(r"^( *>>> )?(import|from) (torch|transformers|triton|architectures|brute_force)\b", re.MULTILINE)
 # Modules of the package import it where it is used; so do their examples.
 TORCH_INSIDE = re.compile(r"^ {4}(import|from) torch\b", re.MULTILINE)
 NO_TORCH = find_spec("torch") is None

@@ -77,11 +77,12 @@ fig, ax = plt.subplots(figsize=(8.5, 4.6))
 for (name, values), color in zip(results.items(), ("#D55E00", "#0072B2", "#009E73"), strict=True):
     ax.plot(agreements, values, "o-", lw=2, color=color, label=name)
 ax.axvline(0.9, color="grey", ls=":")
-ax.text(0.893, 0.42, "as in training", color="grey", ha="right")
+ax.text(0.893, 0.945, "as in training", color="grey", ha="right")
+ax.set_ylim(0.3, 0.98)
 ax.set_xlabel("share of documents in use whose source fits their urgency")
 ax.set_ylabel("accuracy")
 ax.set_title("Urgency of complaints, when the mixture of sources changes")
-ax.legend(loc="upper center")
+ax.legend(loc="lower right")
 plt.show()
 
 for name, values in results.items():

@@ -50,9 +50,9 @@ series = (("before", before, "#D55E00"), ("after, new rows", unseen, "#56B4E9"),
 for i, (label, values, color) in enumerate(series):
     ax.bar(at + 0.27 * (i - 1), values, 0.25, bottom=1e-17, color=color, label=label)
 sizes_drawn = np.array(list(sizes.values()))
-ax.plot(at, np.sqrt(4 / sizes_drawn), "k_", ms=26, mew=1.5, label="2 / √rows: error of 4 means")
+ax.plot(at, np.sqrt(4 / sizes_drawn), "k_", ms=26, mew=2, label="2 / √rows: error of 4 means")
 ax.set_yscale("log")
-ax.set_ylim(1e-17, 100)
+ax.set_ylim(1e-17, 1e5)
 ax.set_xticks(at, sizes)
 ax.set_xlabel("rows of the class")
 ax.set_ylabel("distance of the class mean\n(standard deviations)")
