@@ -21,7 +21,7 @@ test-minimum:
 	$(PYTHON) -m venv build/minimum
 	build/minimum/bin/pip install --quiet --disable-pip-version-check -r requirements/minimum.txt
 	build/minimum/bin/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	build/minimum/bin/pytest -q -n 2 -m "not slow" --doctest-ignore-import-errors
+	build/minimum/bin/pytest -q -n 2 -m "not slow" --doctest-ignore-import-errors tests src docs
 	rm -rf build/minimum
 
 bench: .venv/test.stamp

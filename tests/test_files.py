@@ -106,7 +106,7 @@ def test_refused_files(data, tmp_path):
     assert excise.load(path).info["seed"] == 3
     with pytest.raises(FileNotFoundError, match="no such file"):
         excise.load(tmp_path / "nothing")
-    with pytest.raises(excise.FileFormatError, match="folder"):
+    with pytest.raises(excise.ExciseError, match="folder"):
         excise.load(tmp_path)
 
 
