@@ -13,11 +13,15 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(HERE))
 
+import hard_inputs  # noqa: E402
+import performance_tables  # noqa: E402
 import reference_pages  # noqa: E402
 
 import excise  # noqa: E402
 
 reference_pages.write()
+hard_inputs.write()
+performance_tables.write()
 
 # Examples run in processes that inherit these; small models and small data gain nothing from threads.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
