@@ -44,8 +44,7 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "inventories", "**/*.py"]
-# Pages of features that are not in every version are listed by patterns.
-suppress_warnings = ["toc.empty_glob", "config.cache"]
+suppress_warnings = ["config.cache"]
 default_role = "code"
 nitpicky = False
 
@@ -59,6 +58,7 @@ autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = True
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 
 intersphinx_mapping = {
     "python": ("https://docs.python.org/3/", "inventories/python.inv"),
