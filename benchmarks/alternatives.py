@@ -2,8 +2,8 @@
 
     python -m benchmarks.alternatives            # prints the table as Markdown
 
-The data are made on the spot: 4,000 rows to fit, 4,000 others to measure, 50 features in units from 0.01 to 100, four classes of which one
-has 40 rows. INLP, RLACE and SAL are our implementations, since their authors' code is not on PyPI; concept-erasure and fairlearn are the
+The data are made on the spot: 4,000 rows to fit, 4,000 others to measure, 50 correlated features of unit variance, four classes of which one
+has 42 rows. INLP, RLACE and SAL are our implementations, since their authors' code is not on PyPI; concept-erasure and fairlearn are the
 packages themselves, with default options.
 """
 
@@ -38,7 +38,7 @@ def make(seed: int = 0) -> tuple[Any, Any]:
     z = rng.choice(CLASSES, 2 * N, p=[0.5, 0.3, 0.19, 0.01])
     mixing = rng.standard_normal((D, D)) * np.exp(rng.standard_normal(D))[:, None] / np.sqrt(D)
     X = rng.standard_normal((2 * N, D)) @ mixing + 1.2 * rng.standard_normal((CLASSES, D))[z]
-    return X * np.logspace(-2, 2, D), z
+    return X / X.std(0), z
 
 
 def one_hot(z: Any) -> Any:
