@@ -113,5 +113,14 @@ def escape_bars(_app, _what, _name, _obj, _options, lines):
             lines[i] = BAR.sub(lambda m: m[1] or r"\|", line)
 
 
+# reproduction.md is made for the repository, and links to tables that are not pages of the site.
+OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./(experiments/[^)]*\.md)\)")
+
+
+def name_files_outside(_app, _docname, source):
+    source[0] = OUTSIDE.sub(r"\1 (`\2`)", source[0])
+
+
 def setup(app):
+    app.connect("source-read", name_files_outside)
     app.connect("autodoc-process-docstring", escape_bars, priority=600)

@@ -14,6 +14,8 @@ from pathlib import Path
 import excise
 
 FOLDER = Path(__file__).parent / "reference"
+# Methods that scikit-learn adds to every estimator, documented there.
+ROUTING = "set_fit_request, set_partial_fit_request, set_transform_request"
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,11 @@ def entry(path: str) -> str:
     found = getattr(importlib.import_module(module), name)
     if inspect.isclass(found):
         quiet = issubclass(found, (Exception, Warning))
-        options = "" if quiet else "   :members:\n   :undoc-members:\n   :special-members: __call__\n"
+        options = (
+            ""
+            if quiet
+            else f"   :members:\n   :undoc-members:\n   :special-members: __call__\n   :exclude-members: {ROUTING}\n"
+        )
         directive = "autoexception" if quiet else "autoclass"
         return f".. {directive}:: {path}\n{options}"
     return f".. {'autofunction' if callable(found) else 'autodata'}:: {path}\n"

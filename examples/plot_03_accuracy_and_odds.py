@@ -63,6 +63,7 @@ for i, (ax, title) in enumerate(zip(axes, titles, strict=True)):
     ax.bar_label(bars, fmt="%.3f", padding=3)
     ax.set_title(title)
     ax.margins(x=0.18)
+    ax.locator_params(axis="x", nbins=5)
 axes[0].set_xlim(0.5, 1.0)
 axes[0].invert_yaxis()
 plt.show()

@@ -72,7 +72,7 @@ def same_topic(rows, k=10):
 fig, axes = plt.subplots(1, 2, figsize=(13, 4.5))
 at = np.arange(len(ways))
 for i, (label, values, color) in enumerate((("fitting rows", on_fit, "#0072B2"), ("new rows", on_new, "#56B4E9"))):
-    bars = axes[0].bar(at + 0.38 * i - 0.19, np.maximum(values, 1e-16), 0.36, color=color, label=label)
+    bars = axes[0].bar(at + 0.38 * i - 0.19, np.maximum(values, 1.2e-6), 0.36, color=color, label=label)
     axes[0].bar_label(bars, [f"{value:.2g}" if value > 1e-12 else "0" for value in values], padding=2)
 axes[0].set_yscale("log")
 axes[0].set_ylim(1e-6, 10)
@@ -80,7 +80,9 @@ axes[0].set_xticks(at, ways)
 axes[0].set_ylabel("R² of the best linear predictor")
 axes[0].set_title("What unit vectors say about the source")
 axes[0].legend()
-for i, (label, share, color) in enumerate((("same source", same_source, "#D55E00"), ("same topic", same_topic, "#009E73"))):
+for i, (label, share, color) in enumerate(
+    (("same source", same_source, "#D55E00"), ("same topic", same_topic, "#009E73"))
+):
     values = [share(rows) for rows in ways.values()]
     bars = axes[1].bar(at + 0.38 * i - 0.19, values, 0.36, color=color, label=label)
     axes[1].bar_label(bars, fmt="%.2f", padding=2)

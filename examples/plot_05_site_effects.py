@@ -88,4 +88,6 @@ axes[2].set_title("A new hospital, no diagnosis known")
 axes[2].set_ylim(0.5, 1.0)
 plt.show()
 
-print(f"no erasure {plain:.3f}; site erased {curve[0]:.3f} without the new site, {curve[-1]:.3f} with 1,000 of its rows")
+print(
+    f"no erasure {plain:.3f}; site erased {curve[0]:.3f} without the new site, {curve[-1]:.3f} with 1,000 of its rows"
+)

@@ -21,11 +21,28 @@ from sklearn.pipeline import make_pipeline
 import excise
 
 rng = np.random.default_rng(0)
-URGENT = "leak fire today broken immediately danger smoke injured".split()
-CALM = "question suggestion whenever invoice address update copy later".split()
-LETTER = "dear sincerely hereby enclosed regards kindly undersigned faithfully".split()
-FORM = "hi thx pls asap-form via submitted ticket dropdown".split()
-COMMON = "the a of to my your service customer number name please house street water power line".split()
+URGENT = ["leak", "fire", "today", "broken", "immediately", "danger", "smoke", "injured"]
+CALM = ["question", "suggestion", "whenever", "invoice", "address", "update", "copy", "later"]
+LETTER = ["dear", "sincerely", "hereby", "enclosed", "regards", "kindly", "undersigned", "faithfully"]
+FORM = ["hi", "thx", "pls", "asap-form", "via", "submitted", "ticket", "dropdown"]
+COMMON = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "my",
+    "your",
+    "service",
+    "customer",
+    "number",
+    "name",
+    "please",
+    "house",
+    "street",
+    "water",
+    "power",
+    "line",
+]
 
 
 def document(urgent, letter):
@@ -86,4 +103,6 @@ ax.legend(loc="lower right")
 plt.show()
 
 for name, values in results.items():
-    print(f"{name:36} accuracy {values[0]:.3f} where the mixture is reversed, {values[-1]:.3f} where it is as in training")
+    print(
+        f"{name:36} accuracy {values[0]:.3f} where the mixture is reversed, {values[-1]:.3f} where it is as in training"
+    )

@@ -46,7 +46,11 @@ unseen = [np.linalg.norm((new[name].mean(0) - erased.mean(0)) / erased.std(0)) f
 
 fig, ax = plt.subplots(figsize=(9, 4.8))
 at = np.arange(len(sizes))
-series = (("before", before, "#D55E00"), ("after, new rows", unseen, "#56B4E9"), ("after, fitting rows", after, "#0072B2"))
+series = (
+    ("before", before, "#D55E00"),
+    ("after, new rows", unseen, "#56B4E9"),
+    ("after, fitting rows", after, "#0072B2"),
+)
 for i, (label, values, color) in enumerate(series):
     ax.bar(at + 0.27 * (i - 1), values, 0.25, bottom=1e-17, color=color, label=label)
 sizes_drawn = np.array(list(sizes.values()))

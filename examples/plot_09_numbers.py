@@ -34,7 +34,12 @@ X = StandardScaler().fit_transform(data.data[:, ~is_age])
 as_number = excise.fit(X, age)
 as_classes = excise.fit(X, np.where(age < 40, "young", np.where(age < 60, "middle", "old")))
 with_square = excise.fit(X, np.column_stack([age, (age - age.mean()) ** 2]))
-ways = {"before": X, "as a number": as_number(X), "as three classes": as_classes(X), "number and square": with_square(X)}
+ways = {
+    "before": X,
+    "as a number": as_number(X),
+    "as three classes": as_classes(X),
+    "number and square": with_square(X),
+}
 
 # %%
 # The picture
@@ -59,7 +64,9 @@ for ax, name in zip(axes, ("before", "as a number"), strict=False):
     r2 = 1 - ((age - said) ** 2).sum() / ((age - age.mean()) ** 2).sum()
     ax.set_title(f"{'Before' if name == 'before' else 'Age erased as a number'}: R² = {max(r2, 0):.2f}")
     ax.set_xlabel("age")
-for i, (label, target, color) in enumerate((("age", age, "#0072B2"), ("square of age", (age - age.mean()) ** 2, "#E69F00"))):
+for i, (label, target, color) in enumerate(
+    (("age", age, "#0072B2"), ("square of age", (age - age.mean()) ** 2, "#E69F00"))
+):
     values = [r_squared(rows, target) for rows in ways.values()]
     bars = axes[2].bar(np.arange(len(ways)) + 0.4 * i - 0.2, values, 0.37, color=color, label=label)
     axes[2].bar_label(bars, [f"{value:.3f}" if value > 1e-9 else "0" for value in values], padding=2, fontsize=10)

@@ -64,10 +64,14 @@ fig, axes = plt.subplots(1, 2, figsize=(12, 4.3), width_ratios=[3, 2])
 axes[0].plot(seen, left, "o-", color="#0072B2", lw=2)
 axes[0].axhline(gap(X), color="#D55E00", ls="--")
 axes[0].text(seen[0], gap(X) * 1.6, "before erasure", color="#D55E00")
-axes[0].set(xscale="log", yscale="log", xlabel="rows seen so far", ylabel="what is left in all rows\n(standard deviations)")
+axes[0].set(
+    xscale="log", yscale="log", xlabel="rows seen so far", ylabel="what is left in all rows\n(standard deviations)"
+)
 axes[0].set_ylim(1e-10, 10)
 axes[0].set_title("An eraser at any time, exact at the end")
-axes[0].annotate("all rows seen:\nrounding of float32", (seen[-1], left[-1]), (2_000, 3e-9), arrowprops={"arrowstyle": "->"})
+axes[0].annotate(
+    "all rows seen:\nrounding of float32", (seen[-1], left[-1]), (2_000, 3e-9), arrowprops={"arrowstyle": "->"}
+)
 values = [difference(streamed), difference(merged)]
 bars = axes[1].bar(["25 batches", "4 machines,\nmerged"], values, color=["#0072B2", "#009E73"], width=0.55)
 axes[1].bar_label(bars, [f"{value:.0e}" for value in values], padding=3)

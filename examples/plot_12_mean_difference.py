@@ -18,7 +18,9 @@ import excise
 rng = np.random.default_rng(0)
 n = 600
 z = rng.integers(0, 2, n)
-noise = rng.standard_normal((n, 2)) @ np.array([[2.2, 1.6], [0.0, 0.45]])  # one direction varies much more than the other
+noise = rng.standard_normal((n, 2)) @ np.array(
+    [[2.2, 1.6], [0.0, 0.45]]
+)  # one direction varies much more than the other
 X = noise + np.outer(z - 0.5, [1.0, 2.6])
 
 ways = {
@@ -66,4 +68,6 @@ for strength in (0.0, 1.0, 3.0):
     z = rng.integers(0, 2, 20_000)
     X = rng.standard_normal((20_000, d)) * scales @ basis + np.outer(z - 0.5, rng.standard_normal(d))
     edits = [((X - excise.fit(X, z, method=m)(X)) ** 2).sum() for m in ("mean_projection", "leace")]
-    print(f"largest standard deviation / smallest = {np.exp(strength):4.0f}: mean projection edits {edits[0] / edits[1]:.2f} times as much")
+    print(
+        f"largest standard deviation / smallest = {np.exp(strength):4.0f}: mean projection edits {edits[0] / edits[1]:.2f} times as much"
+    )

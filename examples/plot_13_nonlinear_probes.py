@@ -62,7 +62,9 @@ ax.set_ylabel("accuracy on other images")
 ax.set_title("Is the digit even?")
 ax.legend(ncols=4, loc="upper center", fontsize=11)
 show = [np.flatnonzero(digit_new == value)[0] for value in range(5)]
-sheet = [np.hstack([np.pad(m.reshape(8, 8), 1) for m in rows[show]]) for rows in (X_new, erasers["leace"](X_new, z_new))]
+sheet = [
+    np.hstack([np.pad(m.reshape(8, 8), 1) for m in rows[show]]) for rows in (X_new, erasers["leace"](X_new, z_new))
+]
 pictures.imshow(np.clip(np.vstack(sheet), 0, 1), cmap="gray_r")
 pictures.set_yticks([4.5, 14.5], ["before", "after\nleace"])
 pictures.set_xticks([])

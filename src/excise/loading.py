@@ -31,7 +31,9 @@ def load(path: str | os.PathLike[str]) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in ("torch", "transformers"):
                 raise
-            raise missing_extra(f"{path} is a folder, and a folder holds a Scrubber, which needs PyTorch", "transformers") from None
+            raise missing_extra(
+                f"{path} is a folder, and a folder holds a Scrubber, which needs PyTorch", "transformers"
+            ) from None
         return Scrubber.load(path)
     kind, arrays, about = files.read(path)
     if kind not in KINDS:
