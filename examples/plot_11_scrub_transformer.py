@@ -57,7 +57,7 @@ config = transformers.LlamaConfig(
 model = transformers.LlamaForCausalLM(config)
 words, parts = sentences(1500)
 optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-for step in range(180):
+for _ in range(180):
     batch = words[torch.randint(0, 1200, (32,))]
     loss = model(input_ids=batch, labels=batch).loss
     optimizer.zero_grad()
