@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+# What builds the site, and what the build writes.
+collect_ignore_glob = ["docs/*.py", "docs/reference/*", "docs/gallery/*", "build/*"]
 TORCH = re.compile(r"^( *>>> )?(import|from) (torch|transformers|triton|architectures|brute_force)\b", re.MULTILINE)
 # Modules of the package import it where it is used; so do their examples.
 TORCH_INSIDE = re.compile(r"^ {4}(import|from) torch\b", re.MULTILINE)
