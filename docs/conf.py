@@ -45,7 +45,8 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "inventories", "**/*.py"]
-suppress_warnings = ["config.cache"]
+# ref.python: fields of results are named like types, e.g. Evaluation.bytes.
+suppress_warnings = ["config.cache", "ref.python"]
 default_role = "code"
 nitpicky = False
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import excise
 
@@ -123,15 +125,29 @@ def qualified(name: str) -> str:
 
 
 def rooms_names(path: str) -> list[str]:
-    """A name by its module; a room stands for everything in its __all__. Nothing where it does not exist (yet)."""
+    """A name by its module; a room stands for the public names of its files. Nothing where it does not exist (yet)."""
     try:
-        return [f"{path}.{name}" for name in importlib.import_module(path).__all__]
+        room = importlib.import_module(path)
+        if hasattr(room, "__all__"):
+            return [f"{path}.{name}" for name in room.__all__]
+        files = [_importable(f"{path}.{file.name}") for file in pkgutil.iter_modules(room.__path__)]
+        names = [(file, name) for file in files for name in getattr(file, "__all__", [])]
+        own = [(file, name) for file, name in names if getattr(getattr(file, name), "__module__", "") == file.__name__]
+        return [f"{file.__name__}.{name}" for file, name in own]
     except ModuleNotFoundError:
         module, name = path.rsplit(".", 1)
         try:
             return [path] if hasattr(importlib.import_module(module), name) else []
         except ModuleNotFoundError:
             return []
+
+
+def _importable(path: str) -> Any:
+    """The module, or None if it needs an extra that the site is built without."""
+    try:
+        return importlib.import_module(path)
+    except (ImportError, excise.ExciseError):
+        return None
 
 
 def entry(path: str) -> str:
