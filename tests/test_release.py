@@ -37,7 +37,8 @@ def test_wheel_holds_the_package_alone(built):
 
 
 def test_sdist_can_be_tested(built):
-    names = tarfile.open(next(built.glob("*.tar.gz"))).getnames()
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = archive.getnames()
     for path in (
         "tests/conftest.py",
         "conftest.py",
