@@ -71,6 +71,9 @@ plt.show()
 # %%
 # If groups differ in how often the outcome is positive, equal mean scores (LEACE, SPLINCE, the oracle) and equal odds cannot both hold. Erasure given the
 # task aims at the second.
+#
+# It does not always help. These data were chosen so that the decisions depend on the group directly. In a first version the group acted only through
+# skill (`skill = noise - 0.5 * group`, and no group in `y`): there the gap in odds was 0.016 with nothing erased, 0.133 with LEACE and 0.033 given the task.
 
 for name, (accuracy, odds, gap) in results.items():
     print(f"{name:16} accuracy {accuracy:.3f}, gap in odds {odds:.3f}, gap in mean score {gap:.3f}")
