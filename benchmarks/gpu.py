@@ -42,7 +42,11 @@ class Bench:
         if what in LIMITS:
             shown["least"] = LIMITS[what]
         self.rows.append({"what": what, **shown})
-        print(f"{what:34}", "  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()), flush=True)
+        print(
+            f"{what:34}",
+            "  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()),
+            flush=True,
+        )
 
 
 def milliseconds(call: Callable[[], Any], repeat: int = 15) -> tuple[float, float]:

@@ -28,7 +28,7 @@ def _one_thread_for_small_models(request):
     if not any(room in request.path.parts for room in SMALL_MODELS):
         yield
         return
-    import torch
+    torch = pytest.importorskip("torch")
     from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()

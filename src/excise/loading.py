@@ -8,7 +8,7 @@ from typing import Any
 
 from excise import files
 from excise.erasers.stored import ERASERS
-from excise.errors import FileFormatError, InputError
+from excise.errors import FileFormatError, InputError, missing_extra
 from excise.moments.class_moments import ClassMoments
 from excise.moments.moments import Moments
 
@@ -23,10 +23,17 @@ def load(path: str | os.PathLike[str]) -> Any:
     Raises:
         FileNotFoundError: there is no such file.
         FileFormatError: it is truncated, not from excise, or from a newer excise.
+        ExciseError: it is a folder, and PyTorch is not installed.
     """
     if Path(path).is_dir():
-        from excise.scrubbing.scrubber import Scrubber
-
+        try:
+            from excise.scrubbing.scrubber import Scrubber
+        except ModuleNotFoundError as error:
+            if error.name not in ("torch", "transformers"):
+                raise
+            raise missing_extra(
+                f"{path} is a folder, and a folder holds a Scrubber, which needs PyTorch", "transformers"
+            ) from None
         return Scrubber.load(path)
     kind, arrays, about = files.read(path)
     if kind not in KINDS:

@@ -6,9 +6,11 @@ import array_api_strict
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
+from optional import optional
 
 import excise
+
+torch = optional("torch")
 
 
 def frozen(X: np.ndarray) -> np.ndarray:
@@ -113,6 +115,7 @@ def test_shapes(data):
 
 
 def test_gradients_flow_through_the_module_and_casting_leaves_its_factors_alone(data):
+    pytest.importorskip("torch")
     X, z = data
     eraser = excise.fit(X, z)
     module = eraser.as_module()
@@ -189,6 +192,7 @@ def test_masked_and_ragged_features_are_refused(data):
 
 
 def test_moving_erasers(data):
+    pytest.importorskip("torch")
     X, z = data
     eraser = excise.fit(X, z)
     moved = eraser.to(device="cpu", dtype=torch.float32)

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import torch
 from measure import (
     canonical_correlation,
     class_gap,
@@ -19,8 +18,11 @@ from measure import (
     one_hot,
     tolerance,
 )
+from optional import optional
 
 import excise
+
+torch = optional("torch")
 
 
 def labelled(rng, n, d, k=2, mix=True):
@@ -206,8 +208,7 @@ def test_label_types_of_the_same_classes_give_the_same_eraser(rng):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_reference_agrees_where_its_assumptions_hold(rng):
-    from concept_erasure import LeaceFitter
-
+    LeaceFitter = optional("concept_erasure").LeaceFitter
     X, z = labelled(rng, 5000, 20, 4)
     X = X / X.std(0)
     fitter = LeaceFitter.fit(torch.from_numpy(X), torch.from_numpy(one_hot(z)), shrinkage=False)

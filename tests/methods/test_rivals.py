@@ -9,10 +9,10 @@ import numpy as np
 import ot
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import canonical_correlation, class_gap, covariance, mean_squared_edit, one_hot
+from optional import optional
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -20,6 +20,8 @@ from sklearn.tree import DecisionTreeClassifier
 import excise
 from excise.methods.fantope import Fantope, fantope_projection
 from excise.methods.table import METHODS
+
+torch = optional("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
 SHARED = Path(__file__).parents[3] / "shared"

@@ -6,13 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import covariance, one_hot
+from optional import optional
 
 import excise
 from excise import ClassMoments, Concept, ConceptError, InputError, Moments
+
+torch = optional("torch")
 
 NAMES = ("mean_x", "mean_z", "cov_xx", "cov_xz", "cov_zz")
 

@@ -72,6 +72,7 @@ def fit_logistic(
         model = LogisticRegression(C=np.inf if penalty == 0.0 else 1.0 / (penalty * len(z)), tol=tol, max_iter=max_iter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # asked of the result
+        warnings.filterwarnings("ignore", "Setting penalty=None will ignore the C")  # scikit-learn 1.8, for C=inf
         return Logistic(model.fit(X, z))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,7 +75,9 @@ def _probe(X: Floats, sex: Floats) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)).fit(X, sex)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Setting penalty=None will ignore the C")  # scikit-learn 1.8, for C=inf
+        return make_pipeline(StandardScaler(), LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)).fit(X, sex)
 
 
 def picture(X: Floats, sex: Floats, rows: list[Row], constant: float, path: Path) -> None:
