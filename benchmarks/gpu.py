@@ -64,6 +64,22 @@ def milliseconds(call: Callable[[], Any], repeat: int = 15) -> tuple[float, floa
     return float(middle), float(high - low)
 
 
+def device_milliseconds(call: Callable[[], Any], repeat: int = 10) -> float:
+    """Time of one call on the device, from calls that wait in line: what a stream of batches sees. The best of five."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(repeat):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / repeat)
+    return min(times)
+
+
 def sample(n: int, d: int, dtype: torch.dtype, offset: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator("cuda").manual_seed(d)
     z = torch.randint(0, CLASSES, (n,), device="cuda", generator=generator)
@@ -80,11 +96,15 @@ def updates(bench: Bench) -> None:
         for dtype in (torch.bfloat16, torch.float32):
             x, z = sample(n, d, dtype)
             one_hot = torch.nn.functional.one_hot(z, CLASSES).float()
-            theirs, _ = milliseconds(lambda: LeaceFitter(d, CLASSES, device="cuda").update(x, one_hot), 7)
-            ours, spread = milliseconds(lambda: excise.Moments().update(x, z), 7)
+
+            def reference(x: Any = x, one_hot: Any = one_hot, d: int = d) -> Any:
+                return LeaceFitter(d, CLASSES, device="cuda").update(x, one_hot)
+
+            theirs, _ = milliseconds(reference, 7)
+            ours, spread = milliseconds(lambda x=x, z=z: excise.Moments().update(x, z), 7)
             name = str(dtype).removeprefix("torch.")
             bench.note(f"update {name} d={d}", ratio=theirs / ours, ours_ms=ours, spread_ms=spread, reference_ms=theirs)
-            del x, one_hot
+            del x, one_hot, reference
     for offset in (0.0, 100.0):
         x, z = sample(32_768, 1024, torch.bfloat16, offset)
         m = excise.Moments().update(x, z)
@@ -108,11 +128,11 @@ def solves(bench: Bench) -> None:
 
         theirs, _ = milliseconds(reference, 3)
         m = excise.Moments().update(x, z)
-        ours, spread = milliseconds(lambda: excise.leace(m, shrinkage="none"))
+        ours, spread = milliseconds(lambda m=m: excise.leace(m, shrinkage="none"))
         bench.note(f"solve d={d}", ratio=theirs / ours, ours_ms=ours, spread_ms=spread, reference_ms=theirs)
         normed = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
         m = excise.Moments().update(normed, z)
-        layer, spread = milliseconds(lambda: excise.leace(m, shrinkage="none"))
+        layer, spread = milliseconds(lambda m=m: excise.leace(m, shrinkage="none"))
         bench.note(f"solve after LayerNorm d={d}", over_plain=layer / ours, ours_ms=layer, spread_ms=spread, most=1.5)
         del x, normed, m
 
@@ -126,8 +146,10 @@ def applies(bench: Bench) -> None:
                 x, z = sample(n, d, dtype)
                 z = z % classes
                 eraser = excise.fit(x, z, shrinkage="none")
-                copy, _ = milliseconds(lambda: x.clone())
-                ours, spread = milliseconds(lambda: eraser(x))
+                module = eraser.as_module()
+                copy = device_milliseconds(lambda x=x: x.clone())
+                ours = device_milliseconds(lambda module=module, x=x: module(x))
+                call, spread = milliseconds(lambda eraser=eraser, x=x: eraser(x))
                 exact = torch.cat([(part.double() @ eraser.P.T + eraser.bias).to(dtype) for part in x.split(8192)])
                 left, best = (leftover(y, z, classes) for y in (eraser(x), exact))
                 name = str(dtype).removeprefix("torch.")
@@ -135,8 +157,9 @@ def applies(bench: Bench) -> None:
                     f"apply {name} d={d} rank {eraser.rank}",
                     copies=ours / copy,
                     ours_ms=ours,
-                    spread_ms=spread,
                     copy_ms=copy,
+                    one_call_ms=call,
+                    spread_ms=spread,
                     most=most[dtype, eraser.rank] if d == 4096 else None,
                     differ=float((eraser(x) != exact).double().mean()),
                     left_over_exact=left / best,
@@ -147,7 +170,12 @@ def applies(bench: Bench) -> None:
     eraser = excise.random_projection(4096, 17, 0).to("cuda")
     vector = torch.randn(4096, device="cuda")
     module = eraser.as_module()
-    for name, call in (("eraser(x)", lambda: eraser(vector)), ("as_module()", lambda: module(vector))):
+    calls = {
+        "eraser(x)": lambda: eraser(vector),
+        "as_module()": lambda: module(vector),
+        "x.clone()": lambda: vector.clone(),
+    }
+    for name, call in calls.items():  # the last is the least that a call can take here
         bench.note(f"one vector d=4096, {name}", microseconds=1e3 * milliseconds(call, 200)[0], most=40.0)
 
 

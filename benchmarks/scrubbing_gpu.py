@@ -106,7 +106,7 @@ def scrubs(
         one_pass_s=once,
         most=2.0,
     )
-    bench.note(f"attached {name}", ratio=float(np.median(attached)) / once, most=1.2)
+    bench.note(f"attached {name}", ratio=float(np.median(attached)) / once, most=1.15)
     site = list(scrubber.erasers)[-1]
     before, after = (_rows(subject, data, site, erased) for erased in (None, scrubber))
     z = torch.cat([batch["concept"].reshape(-1) for batch in data])[: len(before)]

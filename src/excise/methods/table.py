@@ -87,7 +87,8 @@ def check_method(method: str, options: dict[str, Any]) -> Method:
     if method not in METHODS:
         from difflib import get_close_matches
 
-        near = get_close_matches(str(method), METHODS, n=1)
+        same_letters = [name for name in METHODS if sorted(name) == sorted(str(method))]
+        near = [name for name in same_letters if name[:1] == str(method)[:1]] or get_close_matches(str(method), METHODS)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ExciseError(f"method must be one of {', '.join(METHODS)}, got {method!r}{hint}", code="method")
     found = METHODS[method]
