@@ -128,7 +128,7 @@ class Moments:
             joined = join(old, _moved(batch, old.mean_x))
             diagonal = joined.s_xx.diagonal()
         xp = namespace(diagonal)
-        if not bool(xp.all(xp.isfinite(diagonal))) or not bool(xp.all(xp.isfinite(joined.s_xz))):
+        if not bool(xp.all(xp.isfinite(diagonal)) & xp.all(xp.isfinite(joined.s_xz))):
             raise InputError(
                 "the squares of X or of the labels overflow float64 when joined: divide them by their scale"
             )

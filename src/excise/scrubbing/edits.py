@@ -26,13 +26,10 @@ def edit_of(eraser: Eraser, path: str) -> Edit:
     if not isinstance(eraser, AffineEraser):
         return lambda x: apply_eraser(eraser, path, x, None)
     found: dict[torch.device, Edit] = {}
-    here = _on_cpu(eraser, path)
 
     def edit(x: torch.Tensor) -> torch.Tensor:
-        if x.is_cpu:
-            return here(x)
         if x.device not in found:
-            found[x.device] = eraser.as_module().to(x.device)
+            found[x.device] = _on_cpu(eraser, path) if x.is_cpu else eraser.as_module().to(x.device)
         return found[x.device](x)
 
     return edit

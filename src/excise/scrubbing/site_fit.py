@@ -25,6 +25,7 @@ from excise.scrubbing.labels import Labels
 __all__ = ["SiteFit"]
 
 ROWS_PER_FEATURE = 8  # that are held back: 8 d x d numbers of the model's dtype
+HELD_ON_DEVICE = 2**27  # numbers that are held back on a device, where an addition costs as much as its launches
 
 
 class SiteFit:
@@ -47,11 +48,18 @@ class SiteFit:
             raise InputError(f"at {self.path}: {len(rows)} vectors for {len(labels.keep)} tokens; choose another site")
         if not len(labels.values):
             return
+        enough = ROWS_PER_FEATURE * x.shape[-1]
+        if not x.is_cpu:
+            enough = max(enough, HELD_ON_DEVICE // x.shape[-1])
+        if not self.trains and not self.rows and labels.all_kept and len(rows) >= enough:
+            self.rows, self.labels = [rows], [labels.encoded(self.concept, rows.device)]
+            self.add_up()
+            return
         # A copy in either case: the model may write into its activations once we have looked at them.
         rows = rows.clone() if labels.all_kept else labels.kept(rows)
         self.rows.append(rows.cpu() if self.trains else rows)
         self.labels.append(labels.values if self.trains else labels.encoded(self.concept, rows.device))
-        if sum(map(len, self.rows)) >= ROWS_PER_FEATURE * x.shape[-1]:
+        if sum(map(len, self.rows)) >= enough:
             self.add_up()
 
     def add_up(self) -> None:
