@@ -16,7 +16,7 @@ MISTAKES = {
     "misspelt command": (["fti", "X.npy", "z.npy", "-o", "e"], "fit"),
     "misspelt option": (["fit", "X.npy", "z.npy", "--outptu", "e"], "--output|-o"),
     "value of an option forgotten": (["fit", "X.npy", "z.npy", "-o"], "-o.* requires an argument"),
-    "labels forgotten": (["fit", "X.npy", "-o", "e.safetensors"], "label|concept|Z"),
+    "labels forgotten": (["fit", "X.npy", "-o", "e"], "label|concept|Z"),
     "file that is not there": (["fit", "nothing.npy", "z.npy", "-o", "e"], "nothing.npy"),
     "labels of another length": (["fit", "X.npy", "short.npy", "-o", "e"], "200|199"),
     "features and labels swapped": (["fit", "z.npy", "X.npy", "-o", "e"], "z.npy|two dimensions|shape"),

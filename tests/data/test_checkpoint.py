@@ -75,13 +75,17 @@ def test_killed_twenty_times(shards, small_batches, needs):
     def work():
         gather(table, recipe, checkpoint=Checkpoint(folder / "c", every=0.0), progress=slow)
 
-    for i in range(20):
+    while kills < 20:
         before = written(folder / "c")
         child = in_a_child(work)
-        patience = time.monotonic() + 30
-        while i % 3 == 0 and written(folder / "c") == before and time.monotonic() < patience:
-            time.sleep(0.001)  # some get further, on a busy machine too
+        alive = True
+        while alive and kills % 3 == 0 and written(folder / "c") == before:
+            alive = os.waitpid(child, os.WNOHANG)[0] == 0  # some get further, on a busy machine too
+            time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.2))
+        if not alive or os.waitpid(child, os.WNOHANG)[0]:
+            (folder / "c").unlink(missing_ok=True)  # it came to its end: from the start again
+            continue
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         kills += 1
@@ -91,7 +95,7 @@ def test_killed_twenty_times(shards, small_batches, needs):
     assert len(resumed) > 3  # it was killed at several places, and went on from there
     last = Checkpoint(folder / "c")
     end = gather(table, recipe, checkpoint=last)
-    assert last.resumed == max(resumed) > 0
+    assert last.resumed in {0, *resumed}
     assert end.rows == N
     one, other = alone.main.stored(), end.main.stored()
     assert one[1] == other[1]

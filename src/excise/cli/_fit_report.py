@@ -68,6 +68,9 @@ class FitReport:
             columns = self.eraser.feature_names or tuple(self.eraser.info.get("columns", ()))
             if columns:
                 out.append(f"features: {', '.join(columns[:8])}{', ...' if len(columns) > 8 else ''}")
+            if "residual" in self.eraser.info:
+                rounds, residual = self.eraser.info["rounds"], self.eraser.info["residual"]
+                out.append(f"unit vectors: {rounds} rounds, residual {residual:.1e}")
             if self.eraser.info.get("canonical_correlations"):
                 found = ", ".join(f"{c:.3f}" for c in self.eraser.info["canonical_correlations"][:6])
                 out.append(f"canonical correlations before: {found}")

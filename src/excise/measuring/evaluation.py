@@ -10,7 +10,7 @@ import torch
 
 from excise.errors import InputError
 from excise.measuring.figures import Evaluation, EvaluationTable, Tally
-from excise.measuring.kinds import check_kind, kind_of
+from excise.measuring.kinds import check_kind, kind_of, require_head
 from excise.measuring.unigram import Unigram
 from excise.progress import Progress
 from excise.scrubbing.capture import evaluating, model_inputs
@@ -154,12 +154,7 @@ def _vocabulary(model: torch.nn.Module) -> int:
     Raises:
         InputError: the model has no language-modelling head.
     """
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is None:
-        raise InputError(
-            f"{type(model).__name__} has no language-modelling head, so it has no loss to measure: load it with "
-            f"AutoModelForCausalLM or AutoModelForMaskedLM"
-        )
+    require_head(model)
     return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
 
 

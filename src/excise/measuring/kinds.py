@@ -11,7 +11,7 @@ from excise.errors import InputError
 from excise.scrubbing.capture import evaluating, model_inputs
 from excise.scrubbing.wrappers import unwrapped
 
-__all__ = ["KINDS", "check_kind", "kind_of"]
+__all__ = ["KINDS", "check_kind", "kind_of", "require_head"]
 
 KINDS = ("causal", "masked")
 TOKENS = 16  # of the trial
@@ -36,10 +36,14 @@ def kind_of(model: Any, batch: Mapping[str, Any]) -> str:
     it says of the first token does not depend on the others, up to rounding.
 
     Raises:
-        InputError: sequences of one token, where a trial is needed.
+        InputError: no language-modelling head, or sequences of one token, where a trial is needed.
     """
     inner = unwrapped(model)
-    return _by_class(inner) or _by_trial(inner, batch)
+    found = _by_class(inner)
+    if found is None:
+        require_head(inner)
+        found = _by_trial(inner, batch)
+    return found
 
 
 def _by_class(model: torch.nn.Module) -> str | None:
@@ -64,6 +68,18 @@ def _has_masked_sister(config: Any) -> bool:
     except ImportError:
         return True
     return getattr(config, "model_type", None) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def require_head(model: torch.nn.Module) -> None:
+    """
+    Raises:
+        InputError: the model has no language-modelling head.
+    """
+    if getattr(model, "get_output_embeddings", lambda: None)() is None:
+        raise InputError(
+            f"{type(model).__name__} has no language-modelling head, so it has no loss to measure: load it with "
+            f"AutoModelForCausalLM or AutoModelForMaskedLM"
+        )
 
 
 def _by_trial(model: torch.nn.Module, batch: Mapping[str, Any]) -> str:
