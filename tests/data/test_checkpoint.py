@@ -78,8 +78,8 @@ def test_killed_twenty_times(shards, small_batches, needs):
     while kills < 20:
         before = written(folder / "c")
         child = in_a_child(work)
-        alive = True
-        while alive and kills % 3 == 0 and written(folder / "c") == before:
+        alive, patience = True, time.monotonic() + 2.0  # a fork of a process with threads may never start to work
+        while alive and kills % 3 == 0 and written(folder / "c") == before and time.monotonic() < patience:
             alive = os.waitpid(child, os.WNOHANG)[0] == 0  # some get further, on a busy machine too
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.2))
