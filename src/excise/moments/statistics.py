@@ -128,7 +128,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
             s_xx = MatrixScatter(_about_mean(products, n, offset, squares))
         if not well:
             _refuse_underflow(X, shift, s_xx.diagonal())
-        small, mean_z = convert(labels.small_mean, X), convert(labels.mean, X)
+        small = convert(labels.small_mean, X)
+        mean_z = small if labels.mean is labels.small_mean else convert(labels.mean, X)
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
         eps = EPS32 if wide else EPS64
@@ -148,7 +149,8 @@ class _Labels:
 def _labels(z: Encoded, weight: Any, n: float) -> _Labels:
     if z.matrix is None:
         counts = z.counts if weight is None else np.bincount(np.asarray(z.codes), weights=weight, minlength=z.k)
-        return _Labels(z, counts / n, counts / n, None)
+        shares = counts / n
+        return _Labels(z, shares, shares, None)
     weights = np.ones(z.n) if weight is None else weight
     with np.errstate(over="ignore", invalid="ignore"):
         shift = weights @ z.matrix / n  # numbers may have an offset too
@@ -193,6 +195,8 @@ def _few_rows(X: Array) -> Array:
     n = X.shape[0]
     if n <= PILOT_ROWS:
         return X[: n - (n + 1) % 2]
+    if not is_numpy(X) and not on_host(X):  # a view: nothing travels to the device
+        return X[:: n // PILOT_ROWS][:PILOT_ROWS]
     rows = np.arange(PILOT_ROWS) * (n - 1) // (PILOT_ROWS - 1)
     return X[rows] if is_numpy(X) else X[convert(rows, X)]
 

@@ -376,7 +376,7 @@ def block_shape(columns: int, mode: str, d: int) -> tuple[int, int, int, int]:
     """Rows and features of a block, warps, pipeline stages; measured on a Hopper device."""
     widest = 16 if d <= 16 else min(128, triton.next_power_of_2(d))
     if mode == "parts":
-        return (64, min(widest, 128), 4, 4) if columns <= 64 else (64, min(widest, 64), 8, 2)
+        return (64, min(widest, 128), 4, 3) if columns <= 64 else (64, min(widest, 64), 8, 2)
     if columns <= 32:
         return 64, min(widest, 64), 4, 3
     return 32, min(widest, 32), 4, 2
