@@ -34,6 +34,7 @@ from excise.tables import markdown, show, write_csv, write_json, write_text
 __all__ = ["Comparison", "Measure", "Outcome", "compare", "run_method", "split_rows"]
 
 
+GIVEN_TASK = "leace given y"  # LEACE with condition_on: what the concept says within every class of the task
 NONLINEAR = ("radial basis functions", "boosted trees")
 
 
@@ -144,7 +145,8 @@ def compare(
     Args:
         X: features (..., d).
         z: classes, one per row.
-        methods: names of METHODS; all that can be fitted unless given (splince needs y).
+        methods: names of METHODS, or "leace given y" (condition_on=y); all that can be fitted unless given (the last and
+            splince need y; names of the same map come once).
         y: the task, one class per row: adds its accuracy and the TPR gap.
         seed: of the split and of the methods that draw at random.
         groups: rows of one group stay on one side of the split (e.g. all sentences about one person).
@@ -167,10 +169,15 @@ def compare(
     lead = tuple(X.shape[:-1])
     codes, names = class_codes(z, lead, len(rows), kind)
     task = None if y is None else class_codes(y, lead, len(rows), what="y (the task)")[0]
-    chosen = list(methods) if methods is not None else [m for m in METHODS if m != "splince" or y is not None]
-    unknown = [m for m in (*chosen, *(options or {})) if m not in METHODS]
+    usable = [
+        m for m, about in METHODS.items() if about.same_map is None and (about.uses_task != "must" or y is not None)
+    ]
+    chosen = list(methods) if methods is not None else usable + ([GIVEN_TASK] if y is not None else [])
+    unknown = [m for m in (*chosen, *(options or {})) if m not in (*METHODS, GIVEN_TASK)]
     if unknown:
-        raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
+        raise ExciseError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}, {GIVEN_TASK}", code="method")
+    if GIVEN_TASK in chosen and y is None:
+        raise ExciseError(f"{GIVEN_TASK!r} needs the task: pass y=", code="no-task")
     fit_rows, probe, held = split_rows(codes, None if groups is None else np.asarray(flat_labels(groups, lead)), seed)
     share = np.bincount(codes[probe]) / len(probe)
     constant = float(-np.log2(share[codes[held]]).mean())
@@ -222,20 +229,25 @@ def split_rows(codes: Any, groups: Any, seed: int) -> tuple[Any, Any, Any]:
 def run_method(name: str, measure: Measure, options: dict[str, Any]) -> Outcome:
     """Fit one method on its part of the rows and measure it; a failure is an outcome that says why."""
     data, at = measure, measure.fit_rows
-    if METHODS[name].seeded:
+    method = METHODS["leace" if name == GIVEN_TASK else name]
+    if method.seeded:
         options = {"seed": data.seed, **options}
     start = time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            task = data.task[at] if METHODS[name].uses_task == "must" and data.task is not None else None
-            eraser = fit(data.X[at], data.codes[at], name, y=task, **options)
+            task = data.task[at] if method.uses_task == "must" and data.task is not None else None
+            if name == GIVEN_TASK:
+                eraser = fit(data.X[at], data.codes[at], "leace", condition_on=data.task[at], **options)
+            else:
+                eraser = fit(data.X[at], data.codes[at], name, y=task, **options)
         seconds = time.perf_counter() - start
         said = "; ".join(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, ExciseWarning)))
         return replace(measure(name, eraser, seconds), note=said)
     except Exception as error:  # the other methods go on
-        labels = METHODS[name].labels_to_apply
-        return Outcome(name, None, None, None, None, None, None, None, None, labels, note=f"not fitted: {error}")
+        return Outcome(
+            name, None, None, None, None, None, None, None, None, method.labels_to_apply, note=f"not fitted: {error}"
+        )
 
 
 class Measure:

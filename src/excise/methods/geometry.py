@@ -15,7 +15,7 @@ from excise.erasers.affine import AffineEraser
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, convert, host, namespace
 from excise.numerics.linalg import basis, scales
-from excise.numerics.precision import EMPTIED, EPS64
+from excise.numerics.precision import EMPTIED, EPS64, chance_correlation
 from excise.numerics.shrinkage import Shrinkage, choose_shrinkage, intensity, shrink
 from excise.numerics.whitening import Whitening, whiten_matrix, whiten_rows
 
@@ -72,7 +72,8 @@ def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = N
         resolve = None
         if at_hand is not None and a == 0.0:
             resolve = lambda N: at_hand.resolve(N, m.mean_x, D)  # noqa: E731
-        F = whiten_matrix(make, columns, U, m.eps_xx, m.rounding, resolve)
+        chance = chance_correlation(int(rows), int(columns.shape[1]), 1)
+        F = whiten_matrix(make, columns, U, m.eps_xx, m.rounding, resolve, chance)
     return Geometry(D, A, U, F, method, a)
 
 

@@ -152,7 +152,13 @@ def least_dual(F: Whitening, U: Array) -> tuple[Array, Array]:
 
 
 def whiten_matrix(
-    make: Callable[[], Array], A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None = None
+    make: Callable[[], Array],
+    A: Array,
+    U: Array,
+    eps: float,
+    rounding: Host,
+    resolve: Resolve | None = None,
+    chance: float = 0.0,
 ) -> Whitening:
     """Factor a correlation matrix R (d, d), whose entries carry errors of `eps`.
 
@@ -166,12 +172,13 @@ def whiten_matrix(
         eps: machine epsilon of the sums behind R.
         rounding: (d,) NumPy; what rounding does to the features, in their standard deviations.
         resolve: measures faint directions on the rows, where there are any.
+        chance: the correlation that a direction of noise has with the concept by chance.
     """
     R = make()
     d = R.shape[0]
     xp = namespace(R)
     if d <= SMALL:
-        return _by_eigenvalues(R, A, U, eps, rounding, resolve)
+        return _by_eigenvalues(R, A, U, eps, rounding, resolve, chance)
     size = float(xp.linalg.vector_norm(R))  # at least the largest eigenvalue
     floor = summation_floor(d, eps, size)
     limit = max(floor, min(float(rounding.max()), FAINT) ** 2)
@@ -182,7 +189,7 @@ def whiten_matrix(
         shift = 2.0 * floor
         lower = _cholesky(_plus_diagonal(make(), shift))
     if lower is None:
-        return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
+        return _by_eigenvalues(make(), A, U, eps, rounding, resolve, chance)
     near, whitened, dual = _smallest(lower, shift, U, limit, floor)
     if near is not None:
         if shift < floor and float(near.values[0]) > limit:
@@ -194,17 +201,19 @@ def whiten_matrix(
             if lower is not None:
                 # Off the near-null directions, L L^T is R up to the shift.
                 rest = _solve_triangular(lower, U - N @ (N.T @ U), transposed=False)
-                N, faint = _weighed(N, values, floor, rounding, A, U, rest, resolve)
+                N, faint = _weighed(N, values, floor, rounding, A, U, rest, resolve, chance)
                 # Deflation is by the span of N, which a rotation inside it leaves alone.
                 whitened = xp.concat([rest, (N.T @ U) * faint.weights[:, None]], axis=0)
                 rcond = max(float(values[0]) / size, 0.0)
                 return _Deflated(
                     lower, N, faint.weights, whitened, rcond, d - faint.dropped, faint.dropped, faint.hidden
                 )
-    return _by_eigenvalues(make(), A, U, eps, rounding, resolve)
+    return _by_eigenvalues(make(), A, U, eps, rounding, resolve, chance)
 
 
-def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None) -> Whitening:
+def _by_eigenvalues(
+    R: Array, A: Array, U: Array, eps: float, rounding: Host, resolve: Resolve | None, chance: float
+) -> Whitening:
     xp = namespace(R)
     d = R.shape[0]
     values, vectors = xp.linalg.eigh(R)
@@ -214,7 +223,7 @@ def _by_eigenvalues(R: Array, A: Array, U: Array, eps: float, rounding: Host, re
     low = int((values <= limit).sum())
     rest, weights = vectors[:, low:], 1.0 / xp.sqrt(values[low:])
     whitened = (rest.T @ U) * weights[:, None]
-    N, faint = _weighed(vectors[:, :low], values[:low], floor, rounding, A, U, whitened, resolve)
+    N, faint = _weighed(vectors[:, :low], values[:low], floor, rounding, A, U, whitened, resolve, chance)
     return _Basis(
         xp.concat([N, rest], axis=1),
         xp.concat([faint.weights, weights]),
@@ -283,6 +292,7 @@ def _weighed(
     U: Array,
     rest: Array,
     resolve: Resolve | None,
+    chance: float = 0.0,
 ) -> tuple[Array, _Faint]:
     """The weights of near-null directions N (d, f) of variances `values` (f,); N comes back rotated if it was resolved.
 
@@ -290,7 +300,7 @@ def _weighed(
 
     A direction below the summation floor has hardly any variance, but what there is may still be the concept: it stays,
     at the floor, unless its correlation with the concept is a summation error too. Directions that hold rounding errors
-    are left alone if the edit hardly grows without them.
+    are left alone if the edit hardly grows without them, or if they follow the concept no better than noise does by chance.
     """
     xp = namespace(N)
     if N.shape[1] == 0:
@@ -307,7 +317,10 @@ def _weighed(
     low = ~counts(values, floors, 0.0 * bound)
     silent = low & (concept_norm <= correlation_floor(*A.shape))
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(xp.where(low, floors, values)))
-    left_alone = _dispensable(N, weights, ~counts(values, 0.0 * floors, bound), U, rest)
+    rounding_level = ~counts(values, 0.0 * floors, bound)
+    noise = rounding_level & (concept_norm * weights <= chance)
+    weights = xp.where(noise, xp.zeros_like(weights), weights)
+    left_alone = noise | _dispensable(N, weights, rounding_level & ~noise, U, rest)
     weights = xp.where(left_alone, xp.zeros_like(weights), weights)
     # An unresolved direction varies at least by what rounding does and by what of the concept shows in it.
     least_spread = xp.where(concept_norm > errors / ROUNDINGS, concept_norm, errors / ROUNDINGS)
