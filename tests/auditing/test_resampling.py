@@ -37,7 +37,7 @@ def p_values(labels, use_groups, times):
     return np.array(values)
 
 
-@pytest.mark.parametrize("labels", ["one per group", "varying"])
+@pytest.mark.parametrize("labels", ["one per group", pytest.param("varying", marks=pytest.mark.slow)])
 def test_p_value_is_uniform_without_signal_in_groups(labels):
     values = p_values(labels, True, 500)
     assert kstest(values, "uniform").pvalue > 0.01

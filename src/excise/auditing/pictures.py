@@ -65,7 +65,7 @@ def _groups(data: AuditData, index: Any) -> tuple[Any, list[Any]]:
 
 
 def _plane(X: Any, groups: Any, count: int, scale: Any) -> Any:
-    """(d, 2): the direction in which the class means differ most, and that of greatest variance beside it."""
+    """(d, 2): the direction in which the class means differ most, and that of largest variance beside it."""
     Xs = X / scale
     means = np.stack([Xs[groups == g].mean(axis=0) for g in range(count) if (groups == g).any()])
     first = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)[2][0]

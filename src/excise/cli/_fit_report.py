@@ -68,7 +68,7 @@ class FitReport:
             columns = self.eraser.feature_names or tuple(self.eraser.info.get("columns", ()))
             if columns:
                 out.append(f"features: {', '.join(columns[:8])}{', ...' if len(columns) > 8 else ''}")
-            if "residual" in self.eraser.info:
+            if "rounds" in self.eraser.info and "residual" in self.eraser.info:
                 rounds, residual = self.eraser.info["rounds"], self.eraser.info["residual"]
                 out.append(f"unit vectors: {rounds} rounds, residual {residual:.1e}")
             if self.eraser.info.get("canonical_correlations"):

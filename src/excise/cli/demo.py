@@ -39,7 +39,7 @@ def demo(
         table.add_row(*_cells(row, constant))
     console.print(table)
     console.print(
-        "loss: of the best logistic regression for sex. mean gap: greatest distance of the class means, in SD.\n"
+        "loss: of the best logistic regression for sex. mean gap: largest distance of the class means, in SD.\n"
         "edit: mean squared edit, in % of the variance. disease R²: what the features still say of the disease.",
         style="dim",
         highlight=False,

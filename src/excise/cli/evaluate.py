@@ -39,7 +39,7 @@ def evaluate(
         typer.Option("--scrubber", "-s", help="A folder of `excise scrub`; may be given several times."),
     ] = None,
     control: Annotated[
-        str | None, typer.Option(help="Also scrub with these methods, by commas, e.g. random,sal; needs --fit.")
+        str | None, typer.Option(help="Also scrub with these methods, comma-separated (random,sal); needs --fit.")
     ] = None,
     fit: Annotated[
         Path | None,

@@ -117,7 +117,7 @@ def _measure(at: Any, name: str, run: Run, held: int) -> dict[str, Any]:
 
 
 def _left(at: Any, scrubber: Any) -> float:
-    """The greatest correlation with a label that is left at a site on the fitting tokens, over all sites."""
+    """The largest correlation with a label that is left at a site on the fitting tokens, over all sites."""
     from excise.moments.moments import Moments
     from excise.scrubbing.capture import capture
 

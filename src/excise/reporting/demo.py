@@ -26,7 +26,7 @@ class Row:
     X: Floats
     loss: float  # logistic, nats
     accuracy: float
-    gap: float  # greatest difference of the class means, in standard deviations of the original feature
+    gap: float  # largest difference of the class means, in standard deviations of the original feature
     edit: float  # mean squared edit over total variance
     r2: float  # of the disease
 
@@ -97,7 +97,7 @@ def picture(X: Floats, sex: Floats, rows: list[Row], constant: float, path: Path
             axis.scatter(*group.T, color=colour, marker=marker, s=14, alpha=0.45, linewidth=0, label=name)
             axis.plot(*_ellipse(group), color=colour, linewidth=1.8)
             axis.scatter(*group.mean(0), color=colour, marker=marker, s=150, edgecolor="black", zorder=3)
-        axis.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]), ylabel="direction of greatest variance")
+        axis.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]), ylabel="direction of largest variance")
         axis.set_title(f"{title}: loss {row.loss:.4f}, constant {constant:.4f}")
         axis.set_xlabel("direction from one class mean to the other")
         axis.legend(frameon=False, loc="upper left")
@@ -113,7 +113,7 @@ def picture(X: Floats, sex: Floats, rows: list[Row], constant: float, path: Path
 
 
 def _plane(X: Floats, sex: Floats) -> Floats:
-    """Two orthonormal directions: between the class means, and the greatest variance beside it."""
+    """Two orthonormal directions: between the class means, and the largest variance beside it."""
     gap = X[sex == "sex 2"].mean(0) - X[sex == "sex 1"].mean(0)
     gap = gap / np.linalg.norm(gap)
     rest = X - np.outer(X @ gap, gap)
