@@ -137,6 +137,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
+        if _HOMES[name].startswith(("scrubbing", "measuring")):
+            from excise.errors import need
+
+            need("transformers", f"excise.{name}", "torch", "transformers")
         value = getattr(importlib.import_module(f"excise.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

@@ -12,7 +12,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ConceptError", "ExciseError", "ExciseWarning", "FileFormatError", "InputError", "missing_extra", "warn"]
+__all__ = [
+    "ConceptError",
+    "ExciseError",
+    "ExciseWarning",
+    "FileFormatError",
+    "InputError",
+    "missing_extra",
+    "need",
+    "warn",
+]
 
 PACKAGE = str(Path(__file__).parent)
 
@@ -47,6 +56,23 @@ def warn(message: str, code: str | None = None) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"{message} [{code}]" if code else message, ExciseWarning, stacklevel=level)
+
+
+def need(extra: str, what: str, *modules: str) -> None:
+    """Look for packages of an extra before any work.
+
+    Raises:
+        ExciseError: one of them is not installed; the message says which extra to install.
+    """
+    from importlib.util import find_spec
+
+    for module in modules:
+        try:
+            found = find_spec(module) is not None
+        except (ImportError, ValueError):
+            found = False
+        if not found:
+            raise missing_extra(f"{what} needs the package {module}", extra)
 
 
 def missing_extra(what: str, extra: str) -> ExciseError:

@@ -61,6 +61,9 @@ def amnesic(
 
       excise amnesic bert-base-uncased train test -m leace -m random --layer 8 --layer 11 --json amnesic.json
     """
+    from excise.errors import need
+
+    need("transformers", "excise amnesic", "torch", "transformers")
     from excise.measuring.amnesic import amnesic as run
 
     check_outputs(json, csv, markdown, figure=figure)

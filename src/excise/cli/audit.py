@@ -78,6 +78,10 @@ def audit(
 
       excise audit people.parquet -f embedding -c sex -e eraser.safetensors --y job.npy --json audit.json
     """
+    from excise.errors import need
+
+    if html is not None:
+        need("report", "a page", "matplotlib", "jinja2")
     from excise.auditing.audit import audit as run
     from excise.errors import ConceptError, ExciseError
     from excise.loading import load

@@ -39,6 +39,10 @@ def compare(
 
       excise compare people.parquet -f embedding -c sex -m leace -m sal -m inlp --json compare.json
     """
+    from excise.errors import need
+
+    if html is not None or figure is not None:
+        need("report", "a page", "matplotlib", "jinja2")
     from excise.auditing.comparison import compare as run
     from excise.errors import ConceptError, ExciseError
 

@@ -22,6 +22,9 @@ def demo(
     from rich.console import Console
     from rich.table import Table
 
+    from excise.errors import need
+
+    need("report", "the picture of the demo", "matplotlib")
     from excise.reporting.demo import load_people, measure, picture
 
     X, sex, disease, names = load_people()

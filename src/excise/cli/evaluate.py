@@ -80,6 +80,9 @@ def evaluate(
 
       excise evaluate ./my-model test --scrubber scrubber --fit train --layers --figure table.png
     """
+    from excise.errors import need
+
+    need("transformers", "excise evaluate", "torch", "transformers")
     from excise.errors import ExciseError
     from excise.loading import load
     from excise.measuring.decodability import decodability

@@ -45,6 +45,11 @@ def fold(
 
       excise fold meta-llama/Llama-3.2-1B scrubber -o adapter --lora --evaluation table.json
     """
+    from excise.errors import need
+
+    need("transformers", "excise fold", "torch", "transformers")
+    if lora:
+        need("transformers", "an adapter", "peft")
     from excise.errors import ExciseError
     from excise.exporting.checks import affine_erasers
     from excise.exporting.fold import fold as run

@@ -64,6 +64,9 @@ def scrub(
 
       excise scrub ./my-bert train -m inlp --sites residual --option rounds=20 --limit 500 -o inlp
     """
+    from excise.errors import need
+
+    need("transformers", "excise scrub", "torch", "transformers")
     from excise.errors import ExciseError
     from excise.methods.table import check_method
     from excise.scrubbing.loop import scrub as run

@@ -59,6 +59,9 @@ def tag(
 
       excise tag en_ewt-ud-train.conllu bert-base-uncased -c upos -c feats.Number --max-length 128
     """
+    from excise.errors import need
+
+    need("transformers", "excise tag", "torch", "transformers")
     from excise.errors import ExciseError
     from excise.text.corpora import read_labelled, read_spacy, records
     from excise.text.tagged import TaggedText

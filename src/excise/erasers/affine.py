@@ -24,7 +24,7 @@ from excise.erasers.protocol import (
     read_rows,
     with_gradient_of,
 )
-from excise.errors import ExciseError, InputError
+from excise.errors import ExciseError, InputError, need
 from excise.numerics import kernels
 from excise.numerics.arrays import Array, convert, host, is_numpy, is_torch, namespace
 from excise.numerics.linalg import singular_values
@@ -294,6 +294,7 @@ class AffineEraser:
         Raises:
             ExciseError: PyTorch is not installed.
         """
+        need("torch", "as_module", "torch")
         from excise.erasers.module import eraser_module
 
         return eraser_module(self)
