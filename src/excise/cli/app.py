@@ -23,8 +23,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Remove a concept from representations so that no linear classifier can find it again.\n\n"
-    "Exit status: 0 done or guarded, 1 not guarded (audit), 2 misuse or failure.",
+    help="""Remove a concept from representations so that no linear classifier can find it again.
+
+    Start with `excise demo`. For arrays and tables: fit, apply, audit, compare. For language models: tag, scrub, evaluate,
+    fold. Every command has examples in its own help: `excise fit --help`.
+
+    Examples:
+
+      excise fit embeddings.npy gender.npy -o eraser.safetensors
+
+      excise apply eraser.safetensors embeddings.npy -o clean.npy
+
+      excise audit embeddings.npy gender.npy -e eraser.safetensors --refit leace --html audit.html
+
+    Exit status: 0 done or guarded, 1 not guarded (audit), 2 misuse or failure.""",
 )
 app.command()(demo)
 app.command()(fit)
@@ -41,7 +53,7 @@ app.command()(reproduce)
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True)) -> None:
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
     if show:
         from excise import __version__
 

@@ -18,6 +18,12 @@ def demo(
     The `sex` column is dropped first: the other nine features still give it away. Then it is erased from them by four
     methods, and each is measured: can a logistic regression still find sex, how far were the data moved, and how well
     do they still predict the disease?
+
+    Examples:
+
+      excise demo
+
+      excise demo -o pictures
     """
     from rich.console import Console
     from rich.table import Table
