@@ -319,8 +319,7 @@ def _weighed(
     weights = xp.where(silent, xp.zeros_like(values), 1.0 / xp.sqrt(xp.where(low, floors, values)))
     rounding_level = ~counts(values, 0.0 * floors, bound)
     noise = rounding_level & (concept_norm * weights <= chance)
-    weights = xp.where(noise, xp.zeros_like(weights), weights)
-    left_alone = noise | _dispensable(N, weights, rounding_level & ~noise, U, rest)
+    left_alone = _dispensable(N, weights, rounding_level, noise, U, rest)
     weights = xp.where(left_alone, xp.zeros_like(weights), weights)
     # An unresolved direction varies at least by what rounding does and by what of the concept shows in it.
     least_spread = xp.where(concept_norm > errors / ROUNDINGS, concept_norm, errors / ROUNDINGS)
@@ -329,8 +328,9 @@ def _weighed(
     return N, _Faint(weights, int(xp.sum(xp.astype(low | left_alone, xp.int64))), hidden)
 
 
-def _dispensable(N: Array, weights: Array, rounding_level: Array, U: Array, rest: Array) -> Array:
-    """(f,) which directions at rounding level can be left alone: without them the edit grows by EDIT_GROWTH at most.
+def _dispensable(N: Array, weights: Array, rounding_level: Array, noise: Array, U: Array, rest: Array) -> Array:
+    """(f,) which directions at rounding level can be left alone: without them the edit grows by EDIT_GROWTH at most, or,
+    where they are `noise` that follows the concept by chance, to ten times what is then a small edit.
 
     The output of a LayerNorm has such a direction. To read a concept there takes weights above 1e5, and the next rounding
     undoes it. But what is erased may be there and nowhere else (what an earlier erasure left of another concept, a small
@@ -343,9 +343,10 @@ def _dispensable(N: Array, weights: Array, rounding_level: Array, U: Array, rest
     faint = (N.T @ U) * weights[:, None]
     Q, _ = xp.linalg.qr(xp.concat([faint, rest], axis=0))
     leverage = xp.sum(Q[: N.shape[1]] ** 2, axis=1)
-    out = rounding_level & (leverage <= leverage_bound())
+    by_chance = noise & (leverage <= 0.9)
+    out = rounding_level & ~by_chance & (leverage <= leverage_bound())
     together = float(xp.sum(xp.where(out, leverage, xp.zeros_like(leverage))))
-    return out if together <= 2 * leverage_bound() else rounding_level & False
+    return by_chance | out if together <= 2 * leverage_bound() else by_chance
 
 
 @dataclass(frozen=True)
