@@ -14,6 +14,7 @@ import numpy as np
 from excise.auditing.audit_data import AuditData
 from excise.auditing.directions import Whitened, unit_scale
 from excise.moments.moments import Moments
+from excise.numerics.arrays import host
 
 __all__ = ["FirstPass", "SecondPass", "first_pass", "second_pass"]
 
@@ -79,7 +80,9 @@ def second_pass(
     """`W` (d, w) are the scores to look at."""
     k, codes = data.target.k, data.target.codes
     gaps = {when: np.zeros((k, W.shape[1])) for when in ("before", "after")}
-    white_sums = np.zeros((k, white.basis.shape[1]))
+    class_sums = np.zeros((k, data.d))
+    span = _span_of_edits(data)
+    inside = white_before.basis if span is None else span.T @ white_before.basis
     triangles: dict[str, Any] = {"before": np.zeros((0, 0)), "after": np.zeros((0, 0))}
     Z = _standard_labels(data) if with_triangle else None
     sizes, cosines, within = np.zeros(data.n), np.ones(data.n), 0.0
@@ -96,12 +99,12 @@ def second_pass(
                 old = triangles[when] if triangles[when].size else np.zeros((0, block.shape[1]))
                 triangles[when] = np.linalg.qr(np.concatenate([old, block]), mode="r")
         if codes is not None:
-            add_class_sums(white_sums, (after - white.mean) @ white.basis, codes[part])
+            add_class_sums(class_sums, after - white.mean, codes[part])
         if not data.edited:
             continue
         edit = after - x
         sizes[part] = np.sqrt(np.einsum("ij,ij->i", edit, edit))
-        within += float(((edit @ white_before.basis) ** 2).sum())
+        within += float((((edit if span is None else edit @ span) @ inside) ** 2).sum())
         lengths = np.sqrt(np.einsum("ij,ij->i", x, x) * np.einsum("ij,ij->i", after, after))
         inner = np.einsum("ij,ij->i", x, after)
         cosines[part] = np.where(lengths > 0, inner / np.where(lengths > 0, lengths, 1.0), 1.0)
@@ -120,7 +123,7 @@ def second_pass(
         W,
         spans["before"],
         spans["after"],
-        white_sums if codes is not None else None,
+        class_sums @ white.basis if codes is not None else None,
         triangles["after"],
         triangles["before"],
         sizes,
@@ -128,6 +131,14 @@ def second_pass(
         within,
         second,
     )
+
+
+def _span_of_edits(data: AuditData) -> Any:
+    """(d, r) orthonormal basis of all edits, where the eraser says it; it spares a d x d product for every row."""
+    left = getattr(data.eraser, "left", None)
+    if left is None or data.unit or getattr(data.eraser, "normalize", False):
+        return None
+    return np.linalg.qr(np.asarray(host(left), dtype=np.float64))[0]
 
 
 def _standard_labels(data: AuditData) -> Any:
