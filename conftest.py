@@ -19,7 +19,7 @@ def pytest_ignore_collect(collection_path):
     """Without PyTorch (`make test-minimum`), leave out the files that import it at the top."""
     if not NO_TORCH or collection_path.suffix not in (".py", ".md"):
         return None
-    text = collection_path.read_text()
+    text = collection_path.read_text(encoding="utf-8")
     inside = "src" in collection_path.parts and TORCH_INSIDE.search(text)
     return True if TORCH.search(text) or inside else None
 

@@ -19,14 +19,16 @@ RESULTS = Path(__file__).parent / "results"
 
 def hardware() -> str:
     models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if "model name" in line
     ]
     return f"{models[0] if models else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
 def keep(name: str, results: list[Result], packages: tuple[str, ...], note: str = "") -> None:
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, encoding="utf-8"
     ).stdout.strip()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
@@ -39,7 +41,7 @@ def keep(name: str, results: list[Result], packages: tuple[str, ...], note: str 
             {"what": w, "figure": round(f, 3), "unit": u.strip(), "limit": limit} for w, f, u, limit in results
         ],
     }
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"kept in {path}")
 
 

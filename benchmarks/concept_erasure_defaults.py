@@ -79,7 +79,9 @@ def figures() -> dict[str, Any]:
 def main() -> None:
     warnings.simplefilter("ignore")
     found = figures()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, encoding="utf-8"
+    ).stdout
     packages = ("excise", "numpy", "torch", "concept-erasure")
     record = {
         "hardware": hardware(),
@@ -87,7 +89,7 @@ def main() -> None:
         "commit": commit.strip(),
         "results": found,
     }
-    (RESULTS / "methods-from-concept-erasure.json").write_text(json.dumps(record, indent=1) + "\n")
+    (RESULTS / "methods-from-concept-erasure.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 
 

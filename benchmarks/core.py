@@ -80,7 +80,7 @@ def apply(rank: int, limit: str) -> list[Result]:
 
 def _anonymous_peak() -> float:
     """Peak of the process's own memory in MB; pages of the mapped file are the input and do not count."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     fields = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if line.startswith(("Rss", "VmHWM"))}
     return float(fields["RssAnon"]) / 1024
 

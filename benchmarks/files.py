@@ -192,7 +192,12 @@ def memory(folder: Path, n: int) -> list[Result]:
 
 def _child(folder: Path, arguments: list[str]) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=True, cwd=folder
+        [sys.executable, "-c", CHILD, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        encoding="utf-8",
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if found["status"] not in (0, 1):

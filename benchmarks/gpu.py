@@ -202,7 +202,9 @@ def main() -> None:
             scrubs = None
         if scrubs is not None:
             scrubs(bench)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, encoding="utf-8"
+    ).stdout
     record = {
         "hardware": torch.cuda.get_device_name(),
         "versions": {
@@ -215,7 +217,7 @@ def main() -> None:
         "results": bench.rows,
     }
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "results" / "core-gpu.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

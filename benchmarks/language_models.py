@@ -108,7 +108,7 @@ def main() -> None:
     figures["versions"] |= {package: version(package) for package in ("torch", "transformers", "tokenizers")}
     files = {"pocket-bert": "amnesic-pocket-bert.json", "pocket-neox-layers": "decodability-pocket-neox.json"}
     path = RESULTS / files.get(name, f"scrubbing-{name}.json")
-    path.write_text(json.dumps(figures, indent=1) + "\n")
+    path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"kept in {path}")
 
 

@@ -356,7 +356,9 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     found = PARTS[given.part](given.data, given.embeddings)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, encoding="utf-8"
+    ).stdout
     record = {
         "hardware": hardware(),
         "versions": {package: version(package) for package in ("excise", "numpy", "scikit-learn")},
@@ -364,7 +366,7 @@ def main() -> None:
         "results": found,
     }
     path = RESULTS / f"methods-{given.part}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"kept in {path}")
 
 

@@ -153,7 +153,9 @@ def memory() -> Result:
     import threading
 
     def now() -> float:
-        line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssAnon"))
+        line = next(
+            x for x in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if x.startswith("RssAnon")
+        )
         return float(line.split()[1]) * 1024
 
     subject, data = model("llama"), batches()

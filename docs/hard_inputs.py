@@ -83,7 +83,7 @@ def write() -> None:
     """At each build, unless the table is there already: `make clean` removes it."""
     FILE.parent.mkdir(exist_ok=True)
     if not FILE.exists():
-        FILE.write_text(table())
+        FILE.write_text(table(), encoding="utf-8")
 
 
 if __name__ == "__main__":

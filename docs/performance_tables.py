@@ -16,14 +16,14 @@ def heading(found: dict) -> str:
 
 
 def cpu() -> str:
-    found = json.loads((RESULTS / "core-cpu.json").read_text())
+    found = json.loads((RESULTS / "core-cpu.json").read_text(encoding="utf-8"))
     lines = ["| what | figure | limit that we set |", "|---|---|---|"]
     lines += [f"| {row['what']} | {row['figure']:.3g} {row['unit']} | {row['limit']} |" for row in found["results"]]
     return heading(found) + "\n".join(lines) + "\n"
 
 
 def gpu() -> str:
-    found = json.loads((RESULTS / "core-gpu.json").read_text())
+    found = json.loads((RESULTS / "core-gpu.json").read_text(encoding="utf-8"))
     lines = ["| what | figure | limit that we set |", "|---|---|---|"]
     for row in found["results"]:
         if "reference_ms" in row:
@@ -42,8 +42,8 @@ def write() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, text in (("performance-cpu.txt", cpu()), ("performance-gpu.txt", gpu())):
         path = FOLDER / name
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

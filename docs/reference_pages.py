@@ -210,8 +210,8 @@ def write() -> None:
     )
     for name, text in texts.items():
         path = FOLDER / f"{name}.md"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
     for path in FOLDER.glob("*.md"):
         if path.stem not in texts:
             path.unlink()

@@ -15,13 +15,13 @@ def codes_in_source() -> dict[str, str]:
     """Each code, and the first file that has it."""
     found: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        for code in re.findall(r"""code=["']([a-z0-9-]+)["']""", path.read_text()):
+        for code in re.findall(r"""code=["']([a-z0-9-]+)["']""", path.read_text(encoding="utf-8")):
             found.setdefault(code, str(path.relative_to(SOURCE)))
     return found
 
 
 def entries() -> list[str]:
-    return re.findall(r"^### ([a-z0-9-]+)$", PAGE.read_text(), re.MULTILINE)
+    return re.findall(r"^### ([a-z0-9-]+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_every_code_has_an_entry():
@@ -36,7 +36,7 @@ def test_every_entry_has_a_code():
 
 
 def test_every_entry_says_what_to_do():
-    blocks = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    blocks = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert all("**What to do.**" in block and len(block.split("\n\n")[1]) > 20 for block in blocks)
 
 

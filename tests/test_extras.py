@@ -30,7 +30,7 @@ def test_says_what_to_install(name, tmp_path):
     np.save(tmp_path / "z.npy", np.arange(40) % 2)
     hide = f"import sys; sys.modules |= dict.fromkeys({hidden!r}); sys.argv = {['excise', *arguments]!r}; "
     done = subprocess.run(
-        [sys.executable, "-c", hide + code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", hide + code], cwd=tmp_path, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     assert done.returncode != 0
     assert f"pip install 'excise[{extra}]'" in done.stderr + done.stdout, done.stderr[-2000:]

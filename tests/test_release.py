@@ -15,7 +15,7 @@ import pytest
 import excise
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def built(tmp_path_factory):
 
 
 def test_wheel_holds_the_package_alone(built):
-    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
     assert "excise/__init__.py" in names
     assert "excise/py.typed" in names
     assert any(name.endswith("templates/report.html") for name in names)
@@ -53,9 +54,11 @@ def test_sdist_can_be_tested(built):
 
 
 def test_one_version():
-    assert f"version: {excise.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"version = {{{excise.__version__}}}" in (ROOT / "docs" / "citing.md").read_text()
-    assert re.search(rf"^## {re.escape(excise.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"version: {excise.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version = {{{excise.__version__}}}" in (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
+    assert re.search(
+        rf"^## {re.escape(excise.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
 
 
 def test_minimum_is_the_floor_of_pyproject():
@@ -63,7 +66,11 @@ def test_minimum_is_the_floor_of_pyproject():
     extras = PROJECT["optional-dependencies"]
     floors = PROJECT["dependencies"] + [one for extra in ("data", "cli", "report") for one in extras[extra]]
     pins = dict(
-        re.findall(r"^([A-Za-z0-9_-]+)==(\S+)$", (ROOT / "requirements" / "minimum.txt").read_text(), re.MULTILINE)
+        re.findall(
+            r"^([A-Za-z0-9_-]+)==(\S+)$",
+            (ROOT / "requirements" / "minimum.txt").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
     )
     for floor in floors:
         name, version = re.fullmatch(r"([A-Za-z0-9_-]+)>=(\S+)", floor).groups()

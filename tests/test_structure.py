@@ -55,7 +55,7 @@ MODULES = [
 def imports_of(path: Path, when_called: bool = True) -> set[str]:
     """Rooms that a file imports; without `when_called`, those that it imports when it is imported itself."""
     found: set[str] = set()
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if when_called else tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "excise":
             parts = node.module.split(".")
@@ -83,7 +83,7 @@ def test_all_is_the_truth(name):
         if NO_TORCH:
             pytest.skip(f"needs an extra that is not installed: {error}")
         raise
-    tree = ast.parse(Path(module.__file__).read_text())
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     public = set(getattr(module, "__all__", []))
     assert len(public) == len(module.__all__) if public else True
     for item in public if not NO_TORCH or name != "excise" else ():
@@ -105,7 +105,9 @@ def test_no_room_is_named_like_a_public_function():
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
 
 
 @pytest.mark.parametrize("room", ["text", "data", "auditing"])

@@ -90,7 +90,7 @@ def test_cost_against_plain_numpy(report, people):
 def test_json_holds_everything_and_repeats(report, people, tmp_path):
     X, z, y = people
     report.to_json(tmp_path / "r.json")
-    stored = json.loads((tmp_path / "r.json").read_text())
+    stored = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert stored["guarded"] is True
     assert stored["settings"]["seed"] == 0
     assert {"excise", "numpy", "scikit-learn"} <= set(stored["settings"]["versions"])
@@ -141,7 +141,7 @@ class Page(HTMLParser):
 
 def test_page_is_whole_self_contained_and_escaped(report, tmp_path):
     report.to_html(tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text()
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []  # every tag is closed, in order
     assert "script" not in page.tags
@@ -170,7 +170,7 @@ def test_what_is_missing_is_said(people, tmp_path):
     assert set(plain.absent) == {"held out", "fairness", "cost"}
     assert "refit=" in plain.absent["held out"]
     plain.to_html(tmp_path / "p.html")
-    text = (tmp_path / "p.html").read_text()
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "✗ Not guarded" in text
     assert text.count("Absent:") == 3
     assert str(plain).startswith("NOT GUARDED")
@@ -258,8 +258,8 @@ def test_command(people, tmp_path):
         "--refit", "leace", "--groups", tmp_path / "g.npy", "--quick", "--html", tmp_path / "a.html", "--json", tmp_path / "a.json",
     )  # fmt: skip
     assert said.startswith("GUARDED")
-    assert json.loads((tmp_path / "a.json").read_text())["data"]["dtype"] == "float32"
-    assert "✓ Guarded" in (tmp_path / "a.html").read_text()
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["data"]["dtype"] == "float32"
+    assert "✓ Guarded" in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
 def test_command_says_no_by_its_status(people, tmp_path):

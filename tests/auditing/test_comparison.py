@@ -44,9 +44,11 @@ def test_all_methods_held_out(people, tmp_path):
     again = excise.compare(X, z, y=y, options=QUICK)
     assert [(o.linear_loss, o.edit) for o in again.outcomes] == [(o.linear_loss, o.edit) for o in result.outcomes]
     result.to_json(tmp_path / "c.json")
-    assert json.loads((tmp_path / "c.json").read_text())["outcomes"][0]["method"] == "none"
+    assert json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["outcomes"][0]["method"] == "none"
     result.to_csv(tmp_path / "c.csv")
-    assert len(list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))) == len(result.outcomes)
+    assert len(list(csv.DictReader((tmp_path / "c.csv").read_text(encoding="utf-8").splitlines()))) == len(
+        result.outcomes
+    )
     assert "| leace |" in str(result)
 
 
@@ -137,7 +139,7 @@ def test_command(people, tmp_path):
     assert "| leace |" in said
     assert "TPR gap" in said
     assert (tmp_path / "c.png").stat().st_size > 10_000
-    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text())["outcomes"]}
+    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["outcomes"]}
     assert set(stored) == {"none", "leace", "sal"}
     assert stored["leace"]["linear_loss"] > stored["none"]["linear_loss"] + 0.1
     assert 0 < stored["leace"]["edit"] <= stored["sal"]["edit"]
@@ -153,7 +155,7 @@ def test_command_keeps_groups_together(people, tmp_path):
         "compare", tmp_path / "x.npy", tmp_path / "z.npy", "-m", "leace", "--groups", tmp_path / "g.npy",
         "--json", tmp_path / "c.json",
     )  # fmt: skip
-    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text())["outcomes"]}
+    stored = {o["method"]: o for o in json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["outcomes"]}
     same = excise.compare(X, z, methods=["leace"], groups=groups).outcomes[-1]
     assert stored["leace"]["linear_loss"] == same.linear_loss
     assert same.linear_loss != excise.compare(X, z, methods=["leace"]).outcomes[-1].linear_loss

@@ -23,7 +23,7 @@ QUIET = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --d
 def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
     profile = page.parent / "profile"
     command = [str(CHROMIUM), *QUIET.split(), f"--user-data-dir={profile}", *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, encoding="utf-8")
 
 
 def embedded(texts: list[str]) -> np.ndarray:

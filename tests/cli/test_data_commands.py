@@ -207,7 +207,7 @@ def test_bad_input_is_said_in_one_line(people, arguments, message):
     np.save(folder / "short.npy", z[:3])
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:500])
     (folder / "cut.parquet").write_bytes((folder / "list.parquet").read_bytes()[:500])
-    (folder / "x.txt").write_text("1,2")
+    (folder / "x.txt").write_text("1,2", encoding="utf-8")
     (folder / "cut.npz").write_bytes((folder / "both.npz").read_bytes()[:500])
     np.save(folder / "deep.npy", X.reshape(10, 100, 5))
     np.save(folder / "half.npy", X.astype(np.float16))
@@ -240,7 +240,11 @@ def test_help_teaches_and_errors_are_one_line(tmp_path):
     assert "excise fit embeddings.npy" in excise_command("fit", "--help")
     assert excise.__version__ in excise_command("--version")
     run = subprocess.run(
-        [Path(sys.executable).parent / "excise", "fit", "no.npy"], capture_output=True, text=True, check=False
+        [Path(sys.executable).parent / "excise", "fit", "no.npy"],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     assert run.returncode == 2
     assert run.stderr.strip() == "error: no such file: no.npy"

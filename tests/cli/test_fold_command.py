@@ -46,7 +46,7 @@ def outputs(model):
 
 def test_fold_and_lora(folder, tmp_path):
     figures = {"rows": [{"name": "none", "loss": 3.5, "loss_se": 0.1}, {"name": "leace", "loss": 5.25, "kl": 1.5}]}
-    (tmp_path / "table.json").write_text(json.dumps(figures))
+    (tmp_path / "table.json").write_text(json.dumps(figures), encoding="utf-8")
     card = ["-c", "part of speech", "--data", "UD English EWT, dev", "--license", "mit"]
     said = excise_command(
         "fold", NEOX, folder / "scrubber", "-o", tmp_path / "model", *card, "--evaluation", tmp_path / "table.json"
@@ -72,7 +72,7 @@ def test_fold_and_lora(folder, tmp_path):
 
 def test_the_model_card(folder, tmp_path):
     figures = {"rows": [{"name": "none", "loss": 3.5, "loss_se": 0.1}, {"name": "leace", "loss": 5.25, "kl": 1.5}]}
-    (tmp_path / "table.json").write_text(json.dumps(figures))
+    (tmp_path / "table.json").write_text(json.dumps(figures), encoding="utf-8")
     more = ["-c", "part of speech", "--data", "UD English EWT, dev", "--evaluation", tmp_path / "table.json"]
     rng = np.random.default_rng(0)
     z = rng.integers(0, 2, 300)
@@ -81,7 +81,7 @@ def test_the_model_card(folder, tmp_path):
     report.to_json(tmp_path / "audit.json")
     more += ["--audit", tmp_path / "audit.json"]
     excise_command("fold", NEOX, folder / "scrubber", "-o", tmp_path / "adapter", "--lora", "--license", "mit", *more)
-    text = (tmp_path / "adapter" / "README.md").read_text()
+    text = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
     scrubber = excise.load(folder / "scrubber")
     from huggingface_hub import ModelCard
 
@@ -112,7 +112,7 @@ def test_bad_input_is_refused_before_long_work(folder, tmp_path):
     scrubber = folder / "scrubber"
     excise_command("scrub", NEOX, folder / "dev", "-m", "oracle", "--sites", "gpt_neox.layers.1.input_layernorm", "--limit", "40", "-o", tmp_path / "oracle")  # fmt: skip
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").write_text("{}")
+    (tmp_path / "full" / "x").write_text("{}", encoding="utf-8")
     for arguments, error, message in (
         (["no/model", tmp_path / "nothing", "-o", tmp_path / "o"], FileNotFoundError, "nothing"),
         (["no/model", tmp_path / "oracle", "-o", tmp_path / "o"], ConceptError, "needs the label of every token"),

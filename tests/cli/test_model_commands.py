@@ -57,7 +57,7 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
         "--fit", folder / "pocket-neox-dev", "--fit-limit", "40", "--json", tmp_path / "t.json",
         "--csv", tmp_path / "t.csv", "--markdown", tmp_path / "t.md", "--figure", tmp_path / "t.png",
     )  # fmt: skip
-    table = json.loads((tmp_path / "t.json").read_text())
+    table = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     rows = {row["name"]: row for row in table["rows"]}
     assert list(rows) == ["none", "leace", "random", "sal", "unigram"]
     bits = {name: row["bits_per_byte"] for name, row in rows.items()}
@@ -72,10 +72,10 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
         language_model("pocket-neox"), TaggedText.load(folder / "pocket-neox-test")[:16].batches(16), scrubber
     )
     assert own.bits_per_byte == pytest.approx(bits["leace"], rel=1e-6)
-    with open(tmp_path / "t.csv") as file:
+    with open(tmp_path / "t.csv", encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == list(rows)
     assert f"| leace | {bits['leace']:.3f} ±" in said
-    assert f"| leace | {bits['leace']:.3f} ±" in (tmp_path / "t.md").read_text()
+    assert f"| leace | {bits['leace']:.3f} ±" in (tmp_path / "t.md").read_text(encoding="utf-8")
     assert (tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -94,7 +94,7 @@ def test_evaluate_by_layer(folder, tmp_path):
         "evaluate", model, folder / "pocket-neox-test", "--limit", "8", "--batch-size", "4", "-s", tmp_path / "one", "--fit", data, "--fit-limit", "40",
         "--layers", "--json", tmp_path / "t.json", "--figure", tmp_path / "t.png",
     )  # fmt: skip
-    layers = json.loads((tmp_path / "t-layers.json").read_text())
+    layers = json.loads((tmp_path / "t-layers.json").read_text(encoding="utf-8"))
     (row,) = layers["rows"]
     assert row["site"] == site
     assert row["loss_before"] < 0.3 * layers["constant_loss"]
@@ -108,13 +108,13 @@ def test_amnesic_command(folder, tmp_path):
         "amnesic", MODELS / "pocket-bert", folder / "pocket-bert-dev", folder / "pocket-bert-test", "-m", "leace", "-m", "random",
         "--layer", "4", "--fit-limit", "100", "--limit", "40", "--json", tmp_path / "a.json", "--figure", tmp_path / "a.svg",
     )  # fmt: skip
-    found = json.loads((tmp_path / "a.json").read_text())
+    found = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert [(row["layer"], row["method"]) for row in found["rows"]] == [(4, "none"), (4, "leace"), (4, "random")]
     assert found["kind"] == "masked"
     loss = [row["loss"] for row in found["rows"]]
     assert loss[0] < min(loss[1:])  # a trained model is worse without what was erased
     assert "| 4 | leace |" in said
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
 def test_bad_input_is_refused_before_long_work(folder, tmp_path):

@@ -226,7 +226,9 @@ def test_exit_status_of_a_fault(capsys):
 
 def test_exit_status_of_the_program(tmp_path):
     program = Path(sys.executable).parent / "excise"
-    done = subprocess.run([program, "fit", tmp_path / "no.npy"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "fit", tmp_path / "no.npy"], capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: no such file")
 

@@ -150,7 +150,11 @@ def test_damaged_tables(folder):
             paths.append(folder / f"{i}-{name}")
             paths[-1].write_bytes(bytes(damaged))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LIMITED, *paths], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", LIMITED, *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
@@ -180,7 +184,7 @@ n = sum(batch.count for batch in open_table("bomb.npz", concept="z").stream())
 print(n, peak() // 1024)
 """
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     n, peak = map(int, done.stdout.split())
     assert n == 2**18
     assert peak < 230
@@ -205,14 +209,14 @@ def test_names_that_lead_out_of_the_folder(folder):
     os.mkdir("data")
     pq.write_table(list_table(X, z), "data/data.arrow")
     pq.write_table(list_table(X, z), "secret.arrow")
-    (folder / "data" / "dataset_info.json").write_text("{}")
+    (folder / "data" / "dataset_info.json").write_text("{}", encoding="utf-8")
     for names in ("../secret.arrow", str(folder / "secret.arrow"), 5, "absent.arrow", "x/../data.arrow"):
         state = {"_data_files": [{"filename": names}]}
-        (folder / "data" / "state.json").write_text(json.dumps(state))
+        (folder / "data" / "state.json").write_text(json.dumps(state), encoding="utf-8")
         with pytest.raises(excise.FileFormatError, match="which is not a file of that folder"):
             find_files("data")
     for content in ("[", "{}", "[]", '{"_data_files": 3}', "[" * 100_000):
-        (folder / "data" / "state.json").write_text(content)
+        (folder / "data" / "state.json").write_text(content, encoding="utf-8")
         with pytest.raises(excise.FileFormatError, match="is not what `datasets` writes"):
             find_files("data")
 

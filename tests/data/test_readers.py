@@ -211,7 +211,7 @@ def test_parts_cover_all_rows_once(tmp_path, monkeypatch):
 
 def test_whole_numbers_that_turn_into_fractions_in_csv(tmp_path):
     body = "\n".join(["a,b,z"] + ["1,2,p"] * 300_000 + ["1.5,2,q"] * 10)
-    (tmp_path / "x.csv").write_text(body + "\n")
+    (tmp_path / "x.csv").write_text(body + "\n", encoding="utf-8")
     import excise.data.table_files as module
 
     assert len(body) > 2**20

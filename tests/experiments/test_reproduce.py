@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -41,12 +42,12 @@ def check_form(result):
 def run(name, folder, options=OPTIONS):
     with warnings.catch_warnings(action="ignore"):
         reproduce(name, folder, options, quick=True, show=False)
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     check_form(result)
     assert result["quick"]
     assert (folder / "figure.png").stat().st_size > 5000
-    assert (folder / "figure.svg").read_text().lstrip().startswith("<?xml")
-    assert (folder / "table.md").read_text().startswith("| ")
+    assert (folder / "figure.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
+    assert (folder / "table.md").read_text(encoding="utf-8").startswith("| ")
     return result
 
 
@@ -97,7 +98,8 @@ def test_the_others(name, tmp_path):
         assert max(row[2] for row in result["rows"] if row[0] == "plain") < 0.99  # something is erased at every site
 
 
-def test_missing_things_are_named_before_any_work(tmp_path):
+def test_missing_things_are_named_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     for name, options, message in (
         ("nothing", Options(), "there is no experiment 'nothing'"),
         ("oracle", Options(), r"w2v_gender.npz: pass the folder"),
@@ -106,7 +108,7 @@ def test_missing_things_are_named_before_any_work(tmp_path):
         ("scrubbing", Options(tmp_path), "pass --models"),
         ("scrubbing", Options(tmp_path, tmp_path), "pocket-neox"),
         ("amnesic", Options(tmp_path, tmp_path), "pocket-bert"),
-        ("fairness", Options(), "pip install datasets|could not be loaded"),
+        ("fairness", Options(), "pip install datasets"),
     ):
         with pytest.raises(excise.ExciseError, match=message):
             reproduce(name, tmp_path / "out", options, quick=True, show=False)
@@ -145,18 +147,18 @@ def test_a_broken_theorem_is_an_error_but_is_written(tmp_path):
     broken = Outcome(["a"], [[1]], [Finding("one is two", False, theorem=True)], lambda figure: figure.subplots())
     with pytest.raises(excise.ExciseError, match="one is two"):
         Run("test", tmp_path / "r", show=False).finish(broken)
-    assert json.loads((tmp_path / "r" / "result.json").read_text())["findings"][0]["holds"] is False
+    assert json.loads((tmp_path / "r" / "result.json").read_text(encoding="utf-8"))["findings"][0]["holds"] is False
 
 
 def test_committed_results_are_whole_and_the_page_is_theirs():
     found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/result.json"))
     assert found == sorted(EXPERIMENTS)
     for name in found:
-        result = json.loads((ROOT / "experiments" / name / "result.json").read_text())
+        result = json.loads((ROOT / "experiments" / name / "result.json").read_text(encoding="utf-8"))
         check_form(result)
         assert not result["quick"]
         assert (ROOT / "experiments" / name / "figure.svg").is_file()
-    assert (ROOT / "docs" / "reproduction.md").read_text() == document(ROOT / "experiments")
+    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == document(ROOT / "experiments")
 
 
 def test_command(tmp_path):

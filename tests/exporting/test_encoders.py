@@ -51,7 +51,7 @@ def test_guarded_after_normalisation_and_after_loading(exact, tiny, tmp_path):
     assert class_gap(erased, z) < 1e-6
 
     encoder.save_pretrained(str(tmp_path))
-    types = [entry["type"] for entry in json.loads((tmp_path / "modules.json").read_text())]
+    types = [entry["type"] for entry in json.loads((tmp_path / "modules.json").read_text(encoding="utf-8"))]
     if exact:
         assert types[2] == "excise.exporting.encoder_layer.EraserLayer"
         with pytest.raises(ValueError, match="trust_remote_code=True"):
@@ -143,7 +143,12 @@ def encode_elsewhere(folder, texts, out, hide, trust):
         f"np.save({str(out)!r}, encoder.encode(json.loads(sys.stdin.read())))\nprint('excise' in sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
     )
     assert done.stdout.strip().endswith(str(not hide and trust))
     return np.load(out)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 import excise
 from excise.errors import ExciseError, FileFormatError
+from excise.exporting.quantised import weight_of
 
 
 def test_without_a_mean_it_is_the_plain_lora_that_servers_accept(tmp_path):
@@ -31,7 +32,7 @@ def test_without_a_mean_it_is_the_plain_lora_that_servers_accept(tmp_path):
     scrubber = dataclasses.replace(scrubber, erasers={**scrubber.erasers, first: smaller})
     hooked = hooked_logits(model, scrubber)
     assert scrubber.to_lora(model, tmp_path / "a") == tmp_path / "a"
-    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text(encoding="utf-8"))
     expected = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -130,7 +131,7 @@ def test_features_that_an_eraser_empties(way, inside, tmp_path):
 
 def test_folders(tmp_path):
     model, scrubber = scrubbed("llama", affine=False)
-    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(FileFormatError, match="is a file"):
         scrubber.to_lora(model, tmp_path / "file")
     with pytest.raises(FileFormatError, match="holds other files"):
@@ -139,11 +140,16 @@ def test_folders(tmp_path):
     scrubber.to_lora(model, tmp_path / "a")  # over an earlier adapter
 
 
-def quantised(folder, bits):
+def quantised(folder, bits, packed=False):
+    """In eval mode bitsandbytes packs 4-bit weights for CPUs with AVX512-bf16, and then computes in bfloat16."""
     how = t.BitsAndBytesConfig(load_in_8bit=bits == 8, load_in_4bit=bits == 4, bnb_4bit_quant_type="nf4")
-    return t.LlamaForCausalLM.from_pretrained(
+    model = t.LlamaForCausalLM.from_pretrained(
         folder, quantization_config=how, device_map="cpu", dtype=torch.float32
     ).eval()
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu") and not packed:
+            module.support_avx512bf16_for_cpu = False  # the same numbers on every CPU
+    return model
 
 
 @pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed", "ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -176,6 +182,30 @@ def test_quantised_models(bits, close, tmp_path, monkeypatch):
     adapted = PeftModel.from_pretrained(small, tmp_path / "adapter")
     assert relative(hooked, base) > 0.3
     assert relative(logits(adapted), hooked) < close
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_weights_that_bitsandbytes_has_packed(tmp_path):
+    """Dequantising functions misread the packed layout: an adapter made from it was silently wrong."""
+    has_avx512bf16 = pytest.importorskip("bitsandbytes.functional").has_avx512bf16
+    if not has_avx512bf16():
+        pytest.skip("needs a CPU with AVX512-bf16")
+    torch.manual_seed(0)
+    config = t.LlamaConfig(**{**GROUPED, "hidden_size": 64, "intermediate_size": 128})
+    t.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    plain, packed = (quantised(tmp_path, 4, packed=packed) for packed in (False, True))
+    twin = quantised(tmp_path, 4, packed=True)
+    base = logits(packed)
+    assert packed.model.layers[0].mlp.down_proj.weight.quant_state.packing_format_for_cpu
+    for path, module in plain.named_modules():
+        if isinstance(module, torch.nn.Linear) and path != "lm_head":
+            expected = weight_of(module, transposed=False)
+            found = weight_of(packed.get_submodule(path), transposed=False)
+            # bfloat16 rounds the scale, the code and their product.
+            assert (found - expected).abs().max() < 3 * 2**-9 * expected.abs().max()
+    assert torch.equal(logits(packed), base)
+    assert torch.equal(logits(twin), base)
+    assert is_untouched(packed, state(twin))  # state_dict() of bitsandbytes unpacks in place, so it comes last
 
 
 def test_another_model_in_four_bits_is_refused(tmp_path):

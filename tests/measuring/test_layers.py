@@ -101,7 +101,7 @@ def test_decodability_before_and_after(tmp_path):
         excise.decodability(model, data.batches(8), scrubber, held.batches(24), sites)
     found.to_json(tmp_path / "d.json")
     found.to_csv(tmp_path / "d.csv")
-    assert len((tmp_path / "d.csv").read_text().splitlines()) == 3
+    assert len((tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()) == 3
     assert "| (constant) |" in str(found)
     from excise.reporting.language_models import decodability_picture
 

@@ -32,7 +32,7 @@ def test_in_the_interpreter():
         pytest.skip("they run right here")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed" in done.stdout
     assert int(done.stdout.split(" passed")[0].split()[-1]) > 40

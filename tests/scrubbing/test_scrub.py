@@ -201,10 +201,10 @@ def test_another_model_is_refused(data, tmp_path):
 def test_folders_that_are_refused(data, tmp_path):
     scrubber = excise.scrub(build("llama"), data, sites=[0])
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "letter.txt").write_text("dear")
+    (tmp_path / "other" / "letter.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(excise.FileFormatError, match="holds other files"):
         scrubber.save(tmp_path / "other")
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(excise.FileFormatError, match="is a file"):
         scrubber.save(tmp_path / "file")
     with pytest.raises(excise.FileFormatError, match="no scrubber"):
@@ -215,7 +215,7 @@ def test_folders_that_are_refused(data, tmp_path):
     (tmp_path / "s" / "erasers" / "0001.safetensors").unlink()
     with pytest.raises(excise.FileFormatError, match="parts missing"):
         excise.load(tmp_path / "s")
-    (tmp_path / "s" / "scrubber.json").write_text("{")
+    (tmp_path / "s" / "scrubber.json").write_text("{", encoding="utf-8")
     with pytest.raises(excise.FileFormatError, match="damaged"):
         excise.load(tmp_path / "s")
 

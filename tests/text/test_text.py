@@ -166,7 +166,7 @@ CONLLU = """# sent_id = 1
 
 def test_conllu(tmp_path):
     path = tmp_path / "x.conllu"
-    path.write_text(CONLLU + "\n" + CONLLU.replace("# text = Je viens du Café, don't.\n", ""))
+    path.write_text(CONLLU + "\n" + CONLLU.replace("# text = Je viens du Café, don't.\n", ""), encoding="utf-8")
     first, second = read_labelled(path, ["upos", "feats.Number", "deprel"])
     words = ["Je", "viens", "du", "Café", ",", "do", "n't", "."]
     for sentence in (first, second):  # the second has its text from SpaceAfter
@@ -178,7 +178,7 @@ def test_conllu(tmp_path):
         assert sentence.labels["deprel"][3] == "obl"
     with pytest.raises(ConceptError, match=r"CoNLL-U has .*'feats.Number'.*got 'feats'"):
         list(read_labelled(path, ["feats"]))
-    path.write_text(CONLLU.replace("\t_\tSpaceAfter=No\n6", "\n6"))
+    path.write_text(CONLLU.replace("\t_\tSpaceAfter=No\n6", "\n6"), encoding="utf-8")
     with pytest.raises(FileFormatError, match=r"line 8: expected 10 columns, got 8"):
         list(read_labelled(path, ["upos"]))
 
@@ -192,7 +192,7 @@ def test_rows_of_every_form(tmp_path):
     }
     for name, row in rows.items():
         jsonl, parquet = tmp_path / "x.jsonl", tmp_path / "x.parquet"
-        jsonl.write_text(json.dumps(row) + "\n\n")
+        jsonl.write_text(json.dumps(row) + "\n\n", encoding="utf-8")
         pq.write_table(pa.Table.from_pylist([row]), parquet)
         for path in (jsonl, parquet):
             (text,) = read_labelled(path, ["pos"])
@@ -252,7 +252,9 @@ def test_bad_offsets_are_refused(case, tmp_path):
     spans, message = BAD[case]
     with pytest.raises(InputError, match=message):
         LabelledText("It rains", **spans, labels={"pos": ["PRON", "VERB"]})
-    (tmp_path / "x.jsonl").write_text(json.dumps({"text": "It rains", **spans, "pos": ["PRON", "VERB"]}))
+    (tmp_path / "x.jsonl").write_text(
+        json.dumps({"text": "It rains", **spans, "pos": ["PRON", "VERB"]}), encoding="utf-8"
+    )
     with pytest.raises(InputError, match=r"x.jsonl, row 0: "):
         list(read_labelled(tmp_path / "x.jsonl", ["pos"]))
 
@@ -269,12 +271,12 @@ def test_other_bad_input(tmp_path):
         join_words(["It", ""])
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_labelled(tmp_path / "none.parquet", ["pos"])
-    (tmp_path / "x.jsonl").write_text('{"text": "a", "split": "train", "pos": "X"}\n')
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "split": "train", "pos": "X"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="has no column 'tag'; it has text, split, pos"):
         list(read_labelled(tmp_path / "x.jsonl", ["tag"]))
     with pytest.raises(InputError, match="no rows with split = test: the data set would be empty"):
         list(read_labelled(tmp_path / "x.jsonl", ["pos"], {"split": "test"}))
-    (tmp_path / "x.jsonl").write_text("{\n")
+    (tmp_path / "x.jsonl").write_text("{\n", encoding="utf-8")
     with pytest.raises(FileFormatError, match="line 1 is not JSON"):
         list(read_labelled(tmp_path / "x.jsonl", ["pos"]))
     with pytest.raises(FileNotFoundError, match="make one with `excise tag`"):

@@ -85,4 +85,4 @@ def write_table(table: Any, json: Path | None, csv: Path | None, markdown: Path 
     if csv is not None:
         table.to_csv(csv)
     if markdown is not None:
-        markdown.write_text(table.to_markdown() + "\n")
+        markdown.write_text(table.to_markdown() + "\n", encoding="utf-8")

@@ -102,7 +102,7 @@ def _read(path: Path | None, entry: str, command: str) -> dict[str, Any] | None:
     import json
 
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or not isinstance(found[entry], list):
             raise KeyError(entry)
     except (ValueError, KeyError) as error:

@@ -61,7 +61,7 @@ def document(results: Path) -> str:
         path = results / name / "result.json"
         if not path.is_file():
             continue
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_text(encoding="utf-8"))
         paper = importlib.import_module(f"excise.experiments.{module}")
         parts.append(_section(name, what, result, paper.PAPER, REMARKS.get(name, "")))
     return "\n".join(parts)

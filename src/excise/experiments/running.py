@@ -79,7 +79,7 @@ class Run:
         about = json.dumps([self.name, key, self.quick, self.seed, self.settings, self.data], sort_keys=True)
         path = self.folder / "steps" / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
         if path.is_file():
-            stored = json.loads(path.read_text())
+            stored = json.loads(path.read_text(encoding="utf-8"))
             self.spent += stored["seconds"]
             self.say(f"{key}: kept from before")
             return stored["value"]
@@ -89,7 +89,7 @@ class Run:
         seconds = time.perf_counter() - start
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps({"key": key, "value": value, "seconds": seconds}))
+            temporary.write_text(json.dumps({"key": key, "value": value, "seconds": seconds}), encoding="utf-8")
         self.say(f"{key}: {seconds:.1f} s")
         return value
 
@@ -114,9 +114,9 @@ class Run:
             "more": outcome.more,
         }
         with replacing(self.folder / "result.json") as temporary:
-            temporary.write_text(json.dumps(result, indent=1) + "\n")
+            temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         with replacing(self.folder / "table.md") as temporary:
-            temporary.write_text(markdown(outcome.columns, outcome.rows) + "\n")
+            temporary.write_text(markdown(outcome.columns, outcome.rows) + "\n", encoding="utf-8")
         self._figure(outcome)
         broken = [finding.statement for finding in outcome.findings if finding.theorem and not finding.holds]
         if broken:

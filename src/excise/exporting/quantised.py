@@ -57,6 +57,8 @@ def _dequantised(module: Any) -> torch.Tensor:
         codes: torch.Tensor = module.weight.data
         numbers: torch.Tensor = codes.double() * scale.to(codes.device, torch.float64)[:, None] / 127.0
         return numbers
+    if getattr(getattr(module.weight, "quant_state", None), "packing_format_for_cpu", False):
+        return _read_off(module)
     try:
         from peft.utils.integrations import dequantize_module_weight
 
@@ -74,6 +76,13 @@ def _dequantised(module: Any) -> torch.Tensor:
             code="quantised",
         )
     return weight
+
+
+def _read_off(module: Any) -> torch.Tensor:
+    """W of a layer that bitsandbytes has packed for AVX512-bf16, which no dequantising function understands: W I."""
+    with torch.no_grad():
+        rows: torch.Tensor = module(torch.eye(module.in_features, device=module.weight.device))
+        return (rows if module.bias is None else rows - module.bias).T
 
 
 @contextmanager

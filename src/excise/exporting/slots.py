@@ -96,9 +96,14 @@ def _gained(model: torch.nn.Module, switches: list[tuple[tuple[str, ...], str]])
             built = type(model)(config)
     except (TypeError, ValueError, RuntimeError, NotImplementedError):
         return []  # a switch that cannot be turned on alone
-    now = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    then = {name: tuple(value.shape) for name, value in built.state_dict().items()}
+    now, then = _shapes(model), _shapes(built)
     gained = [name for name in then if name not in now]
     same = all(then.get(name) == shape for name, shape in now.items())
     only_biases = all(name.endswith(".bias") and len(then[name]) == 1 for name in gained)
     return gained if same and only_biases else []
+
+
+def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    """Shapes of all parameters and buffers. Not by state_dict(): bitsandbytes converts its weights in place there."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: tuple(value.shape) for name, value in named}

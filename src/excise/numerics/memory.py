@@ -13,7 +13,7 @@ __all__ = ["free_memory", "require_memory"]
 def free_memory() -> int:
     """Bytes that a process could take without swapping; a guess where the system does not say."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:

@@ -63,7 +63,7 @@ def choose(mode: str, size: int, device: torch.device, folder: str | os.PathLike
 
 def _free_memory() -> int:
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:

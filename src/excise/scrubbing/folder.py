@@ -59,7 +59,7 @@ def write_folder(folder: str | os.PathLike[str], scrubber: Scrubber, complete: b
         "complete": complete,
     }
     with files.replacing(target / DESCRIPTION) as temporary:
-        temporary.write_text(json.dumps(description, indent=1))
+        temporary.write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
 def read_folder(folder: str | os.PathLike[str]) -> tuple[Scrubber, bool]:
@@ -75,7 +75,7 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple[Scrubber, bool]:
     if not holds_scrubber(source):
         raise FileFormatError(f"the folder {source} holds no scrubber ({DESCRIPTION} is not there)")
     try:
-        stored = json.loads((source / DESCRIPTION).read_text())
+        stored = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
         version, sites = stored["format"], stored["sites"]
         if stored["kind"] != "Scrubber" or not isinstance(version, int):
             raise KeyError("kind")
