@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections import Counter
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before anything imports huggingface_hub, which reads it once
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+MADE = "EXCISE_TESTS_MADE"
+OWN_FOLDER = pytest.StashKey[str]()
 
 settings.register_profile("same every time", derandomize=True, deadline=None)
 settings.load_profile("same every time")
@@ -38,9 +44,28 @@ def _one_thread_for_small_models(request):
     torch.set_num_threads(before)
 
 
+def pytest_configure(config):
+    """A folder for what is made once per run, small trained models for example, that all workers share."""
+    if MADE not in os.environ:
+        os.environ[MADE] = tempfile.mkdtemp(prefix="excise-tests-")
+        config.stash[OWN_FOLDER] = os.environ[MADE]
+
+
+def pytest_unconfigure(config):
+    if (folder := config.stash.get(OWN_FOLDER, None)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ[MADE]
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Say how many tests were left out because the folder of models and data is absent."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    absent = sum("folder of models and data" in str(report.longrepr) for report in skipped)
-    if absent:
-        terminalreporter.write_line(f"{absent} tests were skipped because ../shared is absent")
+    """One line per reason: how many tests were skipped, and what would include them."""
+    skipped = {report.nodeid: report.longrepr for report in terminalreporter.stats.get("skipped", [])}
+    reasons = Counter(_reason(why[2] if isinstance(why, tuple) else str(why)) for why in skipped.values())
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
+
+def _reason(why):
+    why = why.removeprefix("Skipped: ")
+    absent = re.match(r"could not import '(\w+)", why)
+    return f"needs a package: pip install {absent[1].replace('_', '-')}" if absent else why

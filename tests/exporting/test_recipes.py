@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exported import DATA, RELATIVE, hooked_logits, logits, relative, scrubbed
-from language_data import needs_shared, pretrained_tokenizer
+from language_data import pretrained_tokenizer
 from measure import class_gap
 
 import excise
@@ -32,14 +32,13 @@ def test_nnsight():
     assert relative(found[TRUE], hooked) < RELATIVE
 
 
-@needs_shared
 def test_transformer_lens(tmp_path):
     bridges = pytest.importorskip("transformer_lens.model_bridge")
     model, scrubber = scrubbed("gpt_neox")
     base, hooked = logits(model), hooked_logits(model, scrubber)
     model.save_pretrained(tmp_path)
     bridge = bridges.TransformerBridge.boot_transformers(
-        str(tmp_path), hf_model=model, tokenizer=pretrained_tokenizer("pocket-neox")
+        str(tmp_path), hf_model=model, tokenizer=pretrained_tokenizer("neox")
     )
     norms = {"input_layernorm": "ln1", "post_attention_layernorm": "ln2"}
     hooks = []

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from language_data import EWT, language_model, needs_shared, pretrained_tokenizer
+from language_data import corpus, language_model, pretrained_tokenizer
 from measure import logistic_losses, one_hot
 
 import excise
@@ -19,8 +19,8 @@ from excise.text.tagging import tag
 
 @cache
 def tagged(name, split):
-    how = {"packed": True, "separator": " ", "max_length": 128} if name == "pocket-neox" else {"max_length": 128}
-    return tag(read_labelled(EWT, ["upos"], {"split": split}), pretrained_tokenizer(name), progress=False, **how)
+    how = {"packed": True, "separator": " ", "max_length": 128} if name == "neox" else {"max_length": 128}
+    return tag(read_labelled(corpus(), ["upos"], {"split": split}), pretrained_tokenizer(name), progress=False, **how)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_probe_is_the_best_linear_one(rng, classes):
 
 
 def states_by_hand(model, data):
-    """What the fourth attention of pocket-neox reads, and the labels, by a plain hook."""
+    """What the fourth attention of the causal model reads, and the labels, by a plain hook."""
     states = []
     handle = model.gpt_neox.layers[3].input_layernorm.register_forward_hook(lambda m, a, out: states.append(out))
     (batch,) = data.batches(len(data))
@@ -66,10 +66,9 @@ def states_by_hand(model, data):
     return states[0][keep].double().numpy(), batch["concept"][keep].numpy()
 
 
-@needs_shared
 def test_decodability_before_and_after(tmp_path):
-    model, data = language_model("pocket-neox"), tagged("pocket-neox", "train")[:48]
-    held = tagged("pocket-neox", "test")[:24]
+    model, data = language_model("neox"), tagged("neox", "train")[:48]
+    held = tagged("neox", "test")[:24]
     scrubber = excise.scrub(model, data.batches(16), progress=False)
     sites = ["gpt_neox.layers.0.post_attention_layernorm", "gpt_neox.layers.3.input_layernorm"]
     found = excise.decodability(model, data.batches(8), scrubber, held.batches(8), sites)
@@ -109,27 +108,25 @@ def test_decodability_before_and_after(tmp_path):
     assert (tmp_path / "d.png").stat().st_size > 10_000
 
 
-@needs_shared
 def test_decodability_without_a_scrubber_and_in_several_passes(monkeypatch):
     import excise.measuring.decodability as module
 
-    model, data = language_model("pocket-neox"), tagged("pocket-neox", "train")[:8]
+    model, data = language_model("neox"), tagged("neox", "train")[:8]
     whole = excise.decodability(model, data.batches(8), sites="residual", max_tokens=600)
     monkeypatch.setattr(module, "HELD_AT_ONCE", 1)
     one_by_one = excise.decodability(model, data.batches(8), sites="residual", max_tokens=600)
     assert whole == one_by_one
     assert whole.tokens == 600
-    assert len(whole.rows) == 6
+    assert len(whole.rows) == 4
     assert whole.rows[0].loss_after is None
     assert whole.held_tokens is None
     with pytest.raises(InputError, match="no batches"):
         excise.decodability(model, [])
 
 
-@needs_shared
 def test_amnesic_probing_by_hand(tmp_path):
-    model = language_model("pocket-bert")
-    fit, held = tagged("pocket-bert", "train")[:100], tagged("pocket-bert", "test")[:60]
+    model = language_model("bert")
+    fit, held = tagged("bert", "train")[:100], tagged("bert", "test")[:60]
     found = excise.amnesic(
         model, fit.batches(50), held_out=held.batches(20), layers=[2], options={"inlp": {"rounds": 2}}, progress=False
     )
@@ -177,13 +174,12 @@ def test_amnesic_probing_by_hand(tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-@needs_shared
 def test_amnesic_refuses_bad_input_before_long_work():
-    model, batches = language_model("pocket-bert"), tagged("pocket-bert", "test")[:4].batches(4)
+    model, batches = language_model("bert"), tagged("bert", "test")[:4].batches(4)
     for arguments, message in (
         (dict(methods=["lace"]), "method must be one of .*got 'lace'"),
         (dict(methods=["oracle"]), "method 'oracle' cannot be used for amnesic probing"),
-        (dict(layers=[6]), r"layers must be numbers from 0 to 5, got \[6\]"),
+        (dict(layers=[4]), r"layers must be numbers from 0 to 3, got \[4\]"),
         (dict(methods=["leace"], options={"inlp": {}}), "options for 'inlp', which is not among the methods leace"),
         (dict(methods=["inlp"], options={"inlp": {"round": 3}}), "inlp has no option 'round'"),
     ):
@@ -195,10 +191,9 @@ def test_amnesic_refuses_bad_input_before_long_work():
         excise.amnesic(model.bert, batches)
 
 
-@needs_shared
 def test_random_control_draws_a_fresh_subspace_for_each_batch():
     """Hooks go on and off between batches; two equal batches must still meet two subspaces."""
-    model, data = language_model("pocket-neox"), tagged("pocket-neox", "train")[:16]
+    model, data = language_model("neox"), tagged("neox", "train")[:16]
     scrubber = excise.scrub(model, data.batches(16), "random", progress=False)
     (batch,) = data[:2].batches(2)
     once = excise.evaluate(model, [batch], scrubber)

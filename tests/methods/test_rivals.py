@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import ot
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from language_data import DATA, needs_shared
 from measure import canonical_correlation, class_gap, covariance, mean_squared_edit, one_hot
 from optional import optional
 from scipy.optimize import minimize
@@ -24,7 +24,6 @@ from excise.methods.table import METHODS
 torch = optional("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore::excise.ExciseWarning")
-SHARED = Path(__file__).parents[3] / "shared"
 
 
 def data(seed=0, n=800, d=8, k=3):
@@ -581,13 +580,15 @@ def test_rlace_says_when_it_has_not_converged_and_refuses_bad_input():
 
 def word2vec_gender():
     """The 2,500 most male and most female words."""
-    stored = np.load(SHARED / "data" / "w2v_gender.npz")
-    words = pq.read_table(SHARED / "data" / "gender_words.parquet").to_pandas()
+    with np.load(DATA / "w2v_gender.npz") as archive:
+        stored = dict(archive)
+    words = pq.read_table(DATA / "gender_words.parquet").to_pandas()
     keep = ((words["rank"] < 2500) & (words["label"] != "neutral")).to_numpy()
     return (stored["X_int8"].astype(np.float32) * stored["scale"])[keep], words["label"].to_numpy()[keep]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+@pytest.mark.slow
+@needs_shared
 def test_rlace_on_the_word2vec_gender_set():
     """Within 2 points of the majority on training data, and the direction of the cross-covariance."""
     X, z = word2vec_gender()
@@ -602,7 +603,7 @@ def test_rlace_on_the_word2vec_gender_set():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
+@needs_shared
 def test_all_methods_on_the_word2vec_gender_set():
     """One table, held out, with seconds: what is a theorem is asserted, the rest is reported in docs/methods.md."""
     X, z = word2vec_gender()

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from pathlib import Path
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from language_data import TRAINED, language_model, pretrained_tokenizer, text_for
 from measure import canonical_correlation, correlation, logistic_losses, one_hot
 
 import excise
 from excise.scrubbing.capture import capture
 
-SHARED = Path(__file__).parents[3] / "shared"
-pytestmark = pytest.mark.skipif(not (SHARED / "models").is_dir(), reason="the trained models are not here")
-
 
 def load(name, dtype):
-    import transformers as t
-
-    kind = t.AutoModelForCausalLM if name == "pocket-neox" else t.AutoModelForMaskedLM
-    folder = SHARED / "models" / name
-    return kind.from_pretrained(folder, dtype=dtype).eval(), t.AutoTokenizer.from_pretrained(folder)
+    return language_model(name, dtype=dtype), pretrained_tokenizer(name), text_for(name)
 
 
-def tagged(tokenizer, split, sentences, size=16):
+def tagged(tokenizer, path, split, sentences, size=16):
     """Batches in which a token has the tag of the word that holds its first character that is no space."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(SHARED / "data" / "pos_ewt.parquet").to_pylist()
+    rows = pq.read_table(path).to_pylist()
     tags = sorted({tag for row in rows for tag in row["upos"]})
     rows = sorted([row for row in rows if row["split"] == split][:sentences], key=lambda row: len(row["text"]))
     out = []
@@ -66,13 +55,16 @@ def labels_of(batches):
     return np.concatenate([b["concept"][(b["concept"] != -100) & (b["attention_mask"] == 1)].numpy() for b in batches])
 
 
-@pytest.mark.parametrize("name", ["pocket-neox", "pocket-bert"])
+BOTH = [*TRAINED["causal"], *TRAINED["masked"]]
+
+
+@pytest.mark.parametrize("name", BOTH)
 def test_part_of_speech_is_gone_from_every_site(name):
-    model, tokenizer = load(name, torch.float64)
-    data = tagged(tokenizer, "train", 110)
+    model, tokenizer, text = load(name, "float64")
+    data = tagged(tokenizer, text, "train", 110)
     z = labels_of(data)
     scrubber = excise.scrub(model, data)
-    assert len(scrubber.erasers) == {"pocket-neox": 12, "pocket-bert": 13}[name]
+    assert len(scrubber.erasers) == {"pocket-neox": 12, "pocket-bert": 13, "neox": 8, "bert": 9}[name]
     clean = rows_at(model, data, scrubber.erasers)
     with scrubber.attached(model):
         erased = rows_at(model, data, scrubber.erasers)
@@ -98,10 +90,10 @@ def loss_after_a_few_steps(X, z):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pocket-neox", "pocket-bert"])
+@pytest.mark.parametrize("name", BOTH)
 def test_best_linear_loss_is_the_constants_at_every_site(name):
-    model, tokenizer = load(name, torch.float64)
-    data = tagged(tokenizer, "train", 250)
+    model, tokenizer, text = load(name, "float64")
+    data = tagged(tokenizer, text, "train", 250)
     scrubber = excise.scrub(model, data)
     with scrubber.attached(model):
         erased = rows_at(model, data, scrubber.erasers)
@@ -110,10 +102,11 @@ def test_best_linear_loss_is_the_constants_at_every_site(name):
         assert abs(constant - best) < 1e-9, path
 
 
-def test_float32_up_to_its_rounding():
+@pytest.mark.parametrize("name", TRAINED["causal"])
+def test_float32_up_to_its_rounding(name):
     """No eraser leans on the direction that a LayerNorm leaves nothing in but rounding errors."""
-    model, tokenizer = load("pocket-neox", torch.float32)
-    data = tagged(tokenizer, "train", 110)
+    model, tokenizer, text = load(name, "float32")
+    data = tagged(tokenizer, text, "train", 110)
     Z = one_hot(labels_of(data))
     scrubber = excise.scrub(model, data)
     with scrubber.attached(model):

@@ -36,7 +36,7 @@ def tiny_encoder(folder: Any, normalised: bool = True, width: int = 16) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     torch.manual_seed(0)
-    tokenizer = pretrained_tokenizer("pocket-bert")
+    tokenizer = pretrained_tokenizer("bert")
     config = t.BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -56,7 +56,7 @@ def guarding_after_normalisation(X: Any, z: Any) -> AffineEraser:
     """r(x) = P x with mean(P x / |P x|) equal for two classes: P a = 0 with a = sum (z - mean z) x / |P x|, by iteration."""
     X = np.asarray(X, dtype=np.float64)
     centred, P = z - z.mean(), np.eye(X.shape[1])
-    for _ in range(60):
+    for _ in range(400):
         a = (centred / np.linalg.norm(X @ P.T, axis=1)) @ X
         u = a[:, None] / np.linalg.norm(a)
         P = np.eye(X.shape[1]) - u @ u.T
