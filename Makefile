@@ -53,4 +53,6 @@ clean:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -r requirements/$*.txt
 	$(PIP) --no-build-isolation --no-deps -e .
+# A relative path: Python up to 3.12 cannot start in the C locale if this file names a folder with an accent.
+	for path in .venv/lib/python*/site-packages/_excise.pth; do echo ../../../../src > $$path; done
 	touch $@
