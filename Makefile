@@ -54,5 +54,5 @@ clean:
 	$(PIP) -r requirements/$*.txt
 	$(PIP) --no-build-isolation --no-deps -e .
 # A relative path: Python up to 3.12 cannot start in the C locale if this file names a folder with an accent.
-	for path in .venv/lib/python*/site-packages/_excise.pth; do echo ../../../../src > $$path; done
+	for path in .venv/lib/python*/site-packages/*excise.pth; do echo ../../../../src > $$path; done
 	touch $@
