@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ConceptError",
@@ -18,6 +18,8 @@ __all__ = [
     "ExciseWarning",
     "FileFormatError",
     "InputError",
+    "Interrupted",
+    "absent_package",
     "missing_extra",
     "need",
     "warn",
@@ -31,7 +33,12 @@ class ExciseError(ValueError):
 
     def __init__(self, message: Any = "", code: str | None = None) -> None:
         super().__init__(f"{message} [{code}]" if code else message)
-        self.code = code
+        self.message, self.code = message, code
+
+    def of(self, argument: str, kind: str = "kind") -> Self:
+        """The same error with the argument that is wrong named first. `kind` is the option that says what its labels are."""
+        message = f"{argument}: {self.message}"
+        return type(self)(message.replace("kind=", f"{kind}="), self.code)
 
 
 class InputError(ExciseError):
@@ -46,6 +53,10 @@ class FileFormatError(ExciseError):
     """A file is not what excise wrote: truncated, foreign, or from a newer version."""
 
 
+class Interrupted(BaseException):
+    """Ctrl-C in a command, with a line that says what is kept and how to continue."""
+
+
 class ExciseWarning(UserWarning):
     """The result is correct, but may not mean what one expects."""
 
@@ -56,6 +67,28 @@ def warn(message: str, code: str | None = None) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"{message} [{code}]" if code else message, ExciseWarning, stacklevel=level)
+
+
+# Packages that come with an extra, by the name they are imported under.
+EXTRA_OF = {
+    **dict.fromkeys(("pyarrow", "fsspec"), "data"),
+    **dict.fromkeys(("dask", "distributed"), "dask"),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    **dict.fromkeys(("typer", "rich", "tqdm"), "cli"),
+    **dict.fromkeys(("transformers", "tokenizers", "accelerate", "peft", "datasets"), "transformers"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "sentence_transformers": "encoders",
+    "spacy": "text",
+    "torch": "torch",
+}
+
+
+def absent_package(error: ImportError) -> ExciseError | None:
+    """The error to show for a package of an extra that is not installed; None for any other failed import."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA_OF:
+        return None
+    return missing_extra(f"this needs the package {package}, which is not installed", EXTRA_OF[package])
 
 
 def need(extra: str, what: str, *modules: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import narwhals as nw
@@ -12,7 +13,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
-from excise.errors import ConceptError, ExciseError
+from excise.errors import ConceptError, ExciseError, InputError
 from excise.fitting import fit, fit_moments
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
@@ -21,6 +22,25 @@ from excise.moments.moments import Moments
 __all__ = ["ConceptEraser"]
 
 DTYPES = [np.float64, np.float32, np.float16]
+
+
+def _refuse_text(frame: Any, concept: Sequence[str] = ()) -> None:
+    """
+    Raises:
+        InputError: columns of a data frame that are not numbers, other than those of the concept.
+    """
+    if not isinstance(frame, nw.DataFrame):
+        return
+    text = [c.name for c in frame.iter_columns() if not (c.dtype.is_numeric() or c.dtype == nw.Boolean)]
+    text = [name for name in text if name not in concept]
+    if text:
+        shown = ", ".join(map(repr, text[:6])) + (f", ... ({len(text)} in all)" if len(text) > 6 else "")
+        raise InputError(
+            f"X has {len(text)} column(s) that are not numbers: {shown}. Encode them first, in a pipeline with "
+            f"make_column_transformer((OneHotEncoder(sparse_output=False), [{', '.join(map(repr, text[:6]))}]), "
+            f"remainder='passthrough'), or name them as the concept by concept_columns",
+            code="text-column",
+        )
 
 
 class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,6 +69,8 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Options of the method, e.g. `{"shrinkage": "oas"}`.
     normalize : bool, default=False
         Give unit vectors, and erase the concept from these (LEACE only; `fit` goes through the rows several times).
+    task_kind : {"categorical", "continuous"}, default=None
+        What `kind` is, for the task y (method "splince").
 
     Attributes
     ----------
@@ -85,6 +107,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         cross: bool = False,
         method_options: dict[str, Any] | None = None,
         normalize: bool = False,
+        task_kind: Any = None,
     ) -> None:
         self.method = method
         self.concept = concept
@@ -93,6 +116,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.cross = cross
         self.method_options = method_options
         self.normalize = normalize
+        self.task_kind = task_kind
 
     def fit(self, X: Any, y: Any = None, *, sensitive_features: Any = None, sample_weight: Any = None) -> ConceptEraser:
         """Fit the eraser on X (n_samples, n_features).
@@ -137,7 +161,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         moments = self._empty(method, z) if first else self.moments_
         task_moments = None
         if method.uses_task == "must":  # a new object, so that a refused batch changes neither of the two
-            batch = Moments(track_xx=False).update(features, task, sample_weight)
+            batch = Moments.of_task(features, task, sample_weight, self.task_kind)
             if not first and self.task_moments_ is None:
                 raise ExciseError(
                     "method was changed to one that needs the task after batches without it: call fit again"
@@ -238,15 +262,17 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _split(self, X: Any, reset: bool = True, concept_needed: bool = True) -> tuple[Any, Any]:
         """Features as a float array, and the concept's columns (None if it is not in X)."""
-        if self.concept_columns is None:
-            return validate_data(self, X, reset=reset, dtype=DTYPES), None
         frame = nw.from_native(X, eager_only=True, pass_through=True)
+        if self.concept_columns is None:
+            _refuse_text(frame)
+            return validate_data(self, X, reset=reset, dtype=DTYPES), None
         if not concept_needed and (without := self._without_concept(X, frame)) is not None:
             return without, None
         validate_data(self, X, reset=reset, skip_check_array=True)
         at = self._concept_positions()
         if isinstance(frame, nw.DataFrame):
             columns = list(frame.iter_columns())
+            _refuse_text(frame, [columns[i].name for i in at])
             concept: Any = {columns[i].name: columns[i].to_native() for i in at}
             rest: Any = np.column_stack([column.to_numpy() for i, column in enumerate(columns) if i not in at])
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
-from excise.errors import ConceptError, ExciseError
+from excise.errors import ExciseError
 from excise.methods.fingerprints import warn_fingerprints
 from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
@@ -49,6 +49,7 @@ def fit(
     kind: Any = None,
     normalize: bool = False,
     condition_on: Any = None,
+    task_kind: Any = None,
     **options: Any,
 ) -> Eraser:
     """Fit an eraser of the concept z on X (..., d).
@@ -63,6 +64,7 @@ def fit(
         normalize: give unit vectors, r(x)/|r(x)|, and make *them* free of the concept (LEACE only).
         condition_on: one class per row: erase what z says within each of these classes, and keep what they explain
             (methods "leace" and "sal"). No labels are needed to apply the eraser.
+        task_kind: what `kind` is, for y (splince).
         options: of the method, e.g. shrinkage="oas" for LEACE.
 
     Raises:
@@ -87,7 +89,7 @@ def fit(
         if sample_weight is not None:
             raise ExciseError(f"method {method!r} takes no sample_weight")
         return found.make(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
-    given = read_labelled_rows(X)
+    given = read_labelled_rows(X, z=z)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
     warn_fingerprints(given.rows, found.labels_to_apply, method, given.names)
     if needs == "class moments":
@@ -97,10 +99,7 @@ def fit(
     m.update_encoded(given.rows, concept, encoded, sample_weight, given.names)
     task = None
     if found.uses_task == "must":
-        try:
-            task = Moments(track_xx=False).update(X, y, sample_weight)
-        except ConceptError as error:
-            raise ConceptError(f"y (the task): {error}") from None
+        task = Moments.of_task(X, y, sample_weight, task_kind)
     with m.lend(given.rows, encoded, sample_weight):
         return fit_moments(m, method, task=task, **options)
 

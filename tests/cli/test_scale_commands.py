@@ -221,7 +221,8 @@ def test_exit_status_of_a_fault(capsys):
     def interrupted(args):
         raise KeyboardInterrupt
 
-    assert run(interrupted) == 2
+    assert run(interrupted) == 130
+    assert capsys.readouterr().err == "interrupted: nothing was written\n"
 
 
 def test_exit_status_of_the_program(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from measure import class_gap
 from safetensors.numpy import load_file
 
 import excise
+from excise.errors import Interrupted
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_a_folder_run_that_was_stopped_goes_on(files, monkeypatch):
 
     monkeypatch.setattr(module, "erase_file", stopped)
     given = ("apply", folder / "e", folder / "shards", "-o", folder / "out")
-    with contextlib.suppress(KeyboardInterrupt, AssertionError):
+    with pytest.raises(Interrupted, match=r"finished files are kept in .*run the same command again"):
         excise_command(*given)
     times = {name: os.stat(folder / "out" / name).st_mtime_ns for name in ("part-0.parquet", "part-1.parquet")}
     assert sorted(os.listdir(folder / "out")) == [".excise-apply.json", "part-0.parquet", "part-1.parquet"]

@@ -51,7 +51,7 @@ def test_pickles_are_never_loaded(folder):
     (folder / "raw.parquet").write_bytes(pickle.dumps(Bomb()))
     (folder / "raw.arrow").write_bytes(pickle.dumps(Bomb()))
     for name in ("x.npy", "x.npz", "raw.npy", "raw.npz", "raw.safetensors", "raw.parquet", "raw.arrow"):
-        with pytest.raises(excise.FileFormatError, match=r"is not a whole|cut off"):
+        with pytest.raises(excise.FileFormatError, match=r"is not a whole|cut off|pickled Python objects"):
             open_table(name, "z.npy")
     assert not (folder / "executed").exists()
 

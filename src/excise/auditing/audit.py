@@ -85,7 +85,7 @@ def audit(
     if condition_on is not None:
         z, kind = columns_given(z, condition_on, lead, kind), "continuous"
     data = read_audit_data(X, z, eraser, X_erased, kind, normalize)
-    task = None if y is None else class_codes(y, lead, data.n, what="y (the task)")
+    task = None if y is None else class_codes(y, lead, data.n, "categorical", "y (the task)")
     grouped = _check_groups(groups, lead, data.n)
     notes: list[str] = []
     _check_same(eraser, refit, notes)
@@ -176,7 +176,7 @@ def _test_rows(test: Any, eraser: Any, condition_on: Any, kind: Any, data: Audit
         own = read_audit_data(X, z, eraser, None, kind, data.unit)
     except (InputError, ConceptError) as error:
         raise type(error)(f"test=: {error}") from None
-    return own, None if y is None else class_codes(y, lead, own.n, what="y (the task) of test=")
+    return own, None if y is None else class_codes(y, lead, own.n, "categorical", "y (the task) of test=")
 
 
 def _check_same(eraser: Any, refit: Any, notes: list[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, InputError
-from excise.moments.labelled_rows import flat_labels
+from excise.moments.labelled_rows import flat_labels, refuse_features_as_labels
 from excise.numerics.arrays import as_rows, dtype_name, host, is_numpy, to_compute_array
 from excise.numerics.frames import read_features
 from excise.numerics.precision import unit_roundoff
@@ -56,8 +56,9 @@ class Target:
         return len(self.names)
 
 
-def _target(z: Any, n: int, kind: Any) -> Target:
+def _target(z: Any, n: int, d: int, kind: Any) -> Target:
     concept, encoded = Concept.learn(z, kind=kind)
+    refuse_features_as_labels(concept, encoded, d)
     if encoded.n != n:
         raise ConceptError(f"X has {n} rows, but there are {encoded.n} labels: pass one label per row")
     names = [list(name) if isinstance(name, tuple) else name for name in concept.names]
@@ -213,7 +214,7 @@ def read_audit_data(X: Any, z: Any, eraser: Any, X_erased: Any, kind: Any, norma
     if len(rows) < 2:
         raise InputError(f"X has {len(rows)} rows: at least two are needed")
     labels = flat_labels(z, lead)
-    target = _target(labels, len(rows), kind)
+    target = _target(labels, len(rows), rows.shape[1], kind)
     if target.codes is None and not target.values.std(axis=0).any():
         raise ConceptError(f"concept is constant over all {len(rows)} rows: there is nothing to look for")
     if target.codes is not None and len(np.unique(target.codes)) < 2:

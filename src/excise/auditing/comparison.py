@@ -168,7 +168,7 @@ def compare(
         raise not_finite(rows)
     lead = tuple(X.shape[:-1])
     codes, names = class_codes(z, lead, len(rows), kind)
-    task = None if y is None else class_codes(y, lead, len(rows), what="y (the task)")[0]
+    task = None if y is None else class_codes(y, lead, len(rows), "categorical", "y (the task)")[0]
     usable = [
         m for m, about in METHODS.items() if about.same_map is None and (about.uses_task != "must" or y is not None)
     ]

@@ -26,7 +26,7 @@ def columns_given(z: Any, y: Any, lead: tuple[int, ...], kind: Any) -> Any:
     """
     encoded = Concept.learn(flat_labels(z, lead), kind=kind)[1]
     values = np.asarray(encoded.dense(), dtype=np.float64)
-    codes, names = class_codes(y, lead, len(values), what="condition_on")
+    codes, names = class_codes(y, lead, len(values), "categorical", "condition_on")
     columns = []
     for c in range(len(names)):
         own = codes == c

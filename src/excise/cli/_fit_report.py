@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from excise.cli._shared import show_json
+from excise.cli._shared import say_notes, show_json
 
 __all__ = ["FitReport"]
 
@@ -28,6 +28,7 @@ class FitReport:
     sample_of: int | None = None  # rows of the files, where a sample was used
     dropped: int = 0
     resumed: int = 0  # rows that an earlier run had read
+    notes: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -37,6 +38,7 @@ class FitReport:
         if as_json:
             show_json(self.to_dict())
         else:
+            say_notes(self.notes)
             for line in self.lines():
                 typer.echo(line)
 
@@ -51,6 +53,7 @@ class FitReport:
             "seconds": round(self.seconds, 3),
             "output": None if self.output is None else str(self.output),
             "moments": None if self.moments is None else str(self.moments),
+            "notes": self.notes,
         }
         if self.eraser is not None:
             out |= {"method": self.method, "rank": self.eraser.rank, "info": self.eraser.info}

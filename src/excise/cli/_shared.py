@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from excise.errors import ExciseError, ExciseWarning
+from excise.errors import ExciseError, ExciseWarning, Interrupted
 
 __all__ = [
     "ConceptOption",
@@ -20,16 +20,20 @@ __all__ = [
     "GroupsOption",
     "JsonFlag",
     "LabelsArgument",
+    "LabelsOption",
     "OverwriteOption",
     "SchedulerOption",
     "SkipBadOption",
     "WorkersOption",
     "XArgument",
     "check_new",
+    "interruptible",
+    "one_of",
     "options_of",
     "plain_warnings",
     "read_all",
     "say_dropped",
+    "say_notes",
     "show_json",
 ]
 
@@ -46,6 +50,10 @@ LabelsArgument = Annotated[
         help="Labels, one per row, in files of their own. Leave out if they are columns of DATA (-c).",
         metavar="[LABELS]",
     ),
+]
+LabelsOption = Annotated[
+    str | None,
+    typer.Option("--labels", help="LABELS by name: for a file that looks like more DATA but does hold the labels."),
 ]
 FeaturesOption = Annotated[
     list[str] | None,
@@ -96,6 +104,19 @@ def plain_warnings() -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
+@contextmanager
+def interruptible(kept: Callable[[], str]) -> Iterator[None]:
+    """Say on Ctrl-C what is kept and how to continue.
+
+    Raises:
+        Interrupted: in place of KeyboardInterrupt.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(kept()) from None
+
+
 def check_new(overwrite: bool, *targets: str | os.PathLike[str] | None) -> None:
     """
     Raises:
@@ -122,14 +143,37 @@ def show_json(result: dict[str, Any]) -> None:
     typer.echo(json.dumps(result, default=str))
 
 
+def say_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
 def say_dropped(bad: Any) -> None:
     """Say what --skip-bad has dropped."""
     if bad.count:
         typer.echo(f"note: {bad.count:,} rows were dropped: {bad.describe()}", err=True)
 
 
+def one_of(z: str | None, labels: str | None) -> str | None:
+    """The file of labels, which has its place after DATA and a name.
+
+    Raises:
+        ExciseError: it was given both ways.
+    """
+    if z is not None and labels is not None:
+        raise ExciseError(
+            f"the labels were given twice, as {z} and as --labels {labels}. If {z} is more DATA (the shell has expanded a glob), "
+            f"quote the glob or pass the folder"
+        )
+    return labels if z is None else z
+
+
 def read_all(
-    x: str | os.PathLike[str], z: str | os.PathLike[str] | None, features: list[str] | None, concept: list[str] | None
+    x: str | os.PathLike[str],
+    z: str | os.PathLike[str] | None,
+    features: list[str] | None,
+    concept: list[str] | None,
+    sure: bool = False,
 ) -> tuple[Any, Any]:
     """X and its labels, whole: one .npy file on this machine stays a memory map.
 
@@ -142,7 +186,7 @@ def read_all(
     from excise.data.labels import plain
     from excise.numerics.memory import require_memory
 
-    table = open_table(x, z, features, concept)
+    table = open_table(x, z, features, concept, sure=sure)
     source: Any = table.sources[0]
     is_map = len(table.sources) == 1 and source.location.suffix == ".npy" and source.location.is_local
     if not is_map:

@@ -36,7 +36,7 @@ app = typer.Typer(
 
       excise audit embeddings.npy gender.npy -e eraser.safetensors --refit leace --html audit.html
 
-    Exit status: 0 done or guarded, 1 not guarded (audit), 2 misuse or failure.""",
+    Exit status: 0 done or guarded, 1 not guarded (audit), 2 misuse or failure, 130 interrupted.""",
 )
 app.command()(demo)
 app.command()(fit)

@@ -18,7 +18,9 @@ from excise.cli._shared import (
     SkipBadOption,
     WorkersOption,
     XArgument,
+    interruptible,
     say_dropped,
+    say_notes,
     show_json,
 )
 from excise.progress import Progress
@@ -89,7 +91,14 @@ def apply(
     if dry_run:
         _show_plan(table, plan, as_json)
         return
+
+    def kept() -> str:
+        if not is_collection(x):
+            return "nothing was written"
+        return f"the finished files are kept in {output}; run the same command again to write the others"
+
     with ExitStack() as stack:
+        stack.enter_context(interruptible(kept))
         run: Any = None
         if scheduler or workers:
             from excise.distributed import apply_on, connected
@@ -99,14 +108,33 @@ def apply(
         bar = stack.enter_context(Progress(table.n if table.counted else None, "erasing"))
         done = apply_eraser(loaded, table, x, output, overwrite, rounding, seed, bar.advance, run)
     say_dropped(done.bad)
+    left = _left_alone(table, loaded)
     if as_json:
-        result = {"rows": done.rows, "d": table.d, "files": done.files, "kept": done.kept, "dropped": done.bad.count}
+        result: dict[str, Any] = {
+            "rows": done.rows,
+            "d": table.d,
+            "files": done.files,
+            "kept": done.kept,
+            "dropped": done.bad.count,
+        }
+        result["left_alone"] = [*left.numbers, *left.others]
         show_json({**result, "output": output, "seconds": round(time.perf_counter() - began, 3)})
         return
+    say_notes(
+        left.notes(
+            "of numbers are unknown to the eraser and stay as they are", "are not numbers and stay as they are"
+        )
+    )
     where = f" in {done.files} files" if done.files != 1 or done.kept else ""
     typer.echo(f"{done.rows:,} rows{where}, {table.d} features: {output}")
     if done.kept:
         typer.echo(f"{done.kept} files had been finished before this run")
+
+
+def _left_alone(table: Any, eraser: Any) -> Any:
+    """Columns that are not erased, but for the concept itself."""
+    concept = set(eraser.info.get("concept_columns", []))
+    return type(table.left_out)(*(tuple(name for name in names if name not in concept) for names in table.left_out))
 
 
 def _show_plan(table: Any, plan: list[tuple[Any, str]], as_json: bool) -> None:

@@ -12,7 +12,9 @@ from excise.cli._shared import (
     FeaturesOption,
     GroupsOption,
     LabelsArgument,
+    LabelsOption,
     XArgument,
+    one_of,
     plain_warnings,
     read_all,
 )
@@ -23,6 +25,7 @@ __all__ = ["audit"]
 def audit(
     x: XArgument,
     z: LabelsArgument = None,
+    labels: LabelsOption = None,
     eraser: Annotated[
         Path | None, typer.Option("--eraser", "-e", help="The eraser to audit, as `excise fit` wrote it.")
     ] = None,
@@ -89,13 +92,13 @@ def audit(
     for target in (html, json):
         if target is not None and not target.parent.is_dir():
             raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
-    X, labels = read_all(x, z, features, concept)
-    if labels is None:
+    X, truth = read_all(x, one_of(z, labels), features, concept, sure=labels is not None)
+    if truth is None:
         raise ConceptError("no labels: pass a second file, or name the column(s) of X with --concept")
     with plain_warnings():
         report = run(
             X,
-            labels,
+            truth,
             eraser=None if eraser is None else load(eraser),
             X_erased=None if erased is None else read_all(erased, None, features, None)[0],
             y=None if y is None else read_all(x, y, features, None)[1],

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from excise.cli._shared import ConceptOption, FeaturesOption, GroupsOption, LabelsArgument, XArgument, read_all
+from excise.cli._shared import (
+    ConceptOption,
+    FeaturesOption,
+    GroupsOption,
+    LabelsArgument,
+    LabelsOption,
+    XArgument,
+    one_of,
+    read_all,
+)
 
 __all__ = ["compare"]
 
@@ -16,6 +25,7 @@ __all__ = ["compare"]
 def compare(
     x: XArgument,
     z: LabelsArgument = None,
+    labels: LabelsOption = None,
     features: FeaturesOption = None,
     concept: ConceptOption = None,
     y: Annotated[
@@ -51,8 +61,8 @@ def compare(
     for target in (json, csv, html, figure):
         if target is not None and not target.parent.is_dir():
             raise ExciseError(f"cannot write {target}: the folder {target.parent} does not exist")
-    X, labels = read_all(x, z, features, concept)
-    if labels is None:
+    X, truth = read_all(x, one_of(z, labels), features, concept, sure=labels is not None)
+    if truth is None:
         raise ConceptError("no labels: pass a second file, or name the column of X with --concept")
     task, together = (None if file is None else read_all(x, file, features, None)[1] for file in (y, groups))
 
@@ -60,7 +70,7 @@ def compare(
         if sys.stderr.isatty():
             typer.echo(f"{name} ...", err=True)
 
-    result = run(X, labels, methods=method, y=task, groups=together, seed=seed, progress=started)
+    result = run(X, truth, methods=method, y=task, groups=together, seed=seed, progress=started)
     typer.echo(str(result))
     if json is not None:
         result.to_json(json)

@@ -15,11 +15,14 @@ from excise.cli._shared import (
     FeaturesOption,
     JsonFlag,
     LabelsArgument,
+    LabelsOption,
     OverwriteOption,
     SchedulerOption,
     SkipBadOption,
     WorkersOption,
     check_new,
+    interruptible,
+    one_of,
     options_of,
     plain_warnings,
     say_dropped,
@@ -38,6 +41,7 @@ def fit(
         ),
     ] = None,
     z: LabelsArgument = None,
+    labels: LabelsOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the eraser.")] = Path(
         "eraser.safetensors"
     ),
@@ -56,6 +60,9 @@ def fit(
     ] = None,
     kind: Annotated[
         str | None, typer.Option(help="categorical or continuous, if it cannot be inferred from the labels.")
+    ] = None,
+    task_kind: Annotated[
+        str | None, typer.Option(help="categorical or continuous, if it cannot be inferred from the task's values.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the method, e.g. --option shrinkage=oas.")
@@ -122,7 +129,7 @@ def fit(
     from excise.data.fitting import check_table_method
     from excise.errors import ExciseError
 
-    options = options_of(option)
+    z, options = one_of(z, labels), options_of(option)
     needs = check_table_method(method, options, bool(task)).needs_with(options)  # before any long work
     if moments_only and save_moments is None:
         raise ExciseError("--moments-only needs --save-moments: where are they to go?")
@@ -145,7 +152,18 @@ def fit(
         if not dry_run:
             check_new(overwrite, output)
             _fit_in_passes(
-                str(x), z, features, concept, method, kind, options, normalize, condition_on, skip_bad, output
+                str(x),
+                z,
+                features,
+                concept,
+                method,
+                kind,
+                options,
+                normalize,
+                condition_on,
+                skip_bad,
+                labels is not None,
+                output,
             ).show(as_json)
             return
     if not dry_run:
@@ -153,13 +171,23 @@ def fit(
     if moments is not None:
         _from_moments(moments, method, options, output).show(as_json)
         return
-    table = open_table(str(x), z, features, concept, task, skip_bad)
+    table = open_table(str(x), z, features, concept, task, skip_bad, sure=labels is not None)
     if dry_run:
         show_plan(table, method, needs, as_json, kind, sample)
         return
+    left_out = [] if features else _left_out(table)
     began = time.perf_counter()
     keeper = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
+
+    def kept() -> str:
+        if keeper is None:
+            return "nothing was written; with --checkpoint FILE a fit that was stopped continues where it was"
+        if not keeper.path.exists():
+            return f"nothing was written; {keeper.path} is written every {keeper.every:g} seconds"
+        return f"{keeper.path} holds what was read; run the same command again to continue from there"
+
     with ExitStack() as stack:
+        stack.enter_context(interruptible(kept))
         stack.enter_context(plain_warnings())
         run: Any = gather
         if scheduler or workers:
@@ -183,6 +211,7 @@ def fit(
                 checkpoint=keeper,
                 run=run,
                 track_all=save_moments is not None,
+                task_kind=task_kind,
                 **options,
             )
             gathered = fitted.gathered
@@ -208,7 +237,16 @@ def fit(
         fitted.of if fitted is not None and rows < fitted.of - bad.count else None,
         bad.count,
         0 if keeper is None else keeper.resumed,
+        left_out,
     ).show(as_json)
+
+
+def _left_out(table: Any) -> list[str]:
+    """Notes on columns that were not asked for and are not used; none if one list column holds the features."""
+    if table.feature_names is None:
+        return []
+    text = "are not numbers, so nothing is erased from them (encode them, for example one-hot, to include them)"
+    return table.left_out.notes("of numbers are not used", text)  # type: ignore[no-any-return]
 
 
 def _fit_in_passes(
@@ -222,6 +260,7 @@ def _fit_in_passes(
     normalize: bool,
     condition_on: str | None,
     skip_bad: bool,
+    sure: bool,
     output: Path,
 ) -> FitReport:
     from excise.data import open_table
@@ -231,13 +270,14 @@ def _fit_in_passes(
     file = condition_on is not None and condition_on.endswith(".npy")
     task = [condition_on] if condition_on is not None and not file else None
     condition: str | bool = condition_on if condition_on is not None and file else task is not None
-    table = open_table(x, z, features, concept, task, skip_bad)
+    table = open_table(x, z, features, concept, task, skip_bad, sure=sure)
+    left_out = [] if features else _left_out(table)
     with plain_warnings(), Progress(None, "reading") as bar:
         fitted = fit_in_passes(table, method, kind, normalize, condition, bar.advance, **options)
     fitted.eraser.save(output)
     say_dropped(fitted.bad)
     seconds = time.perf_counter() - began
-    return FitReport(method, fitted.rows, seconds, table.d, fitted.eraser.concept, fitted.eraser, output)
+    return FitReport(method, fitted.rows, seconds, table.d, fitted.eraser.concept, fitted.eraser, output, notes=left_out)
 
 
 def _from_moments(path: Path, method: str, options: dict[str, Any], output: Path) -> FitReport:

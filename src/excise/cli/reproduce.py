@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from excise.cli._shared import interruptible
+
 __all__ = ["reproduce"]
 
 
@@ -28,7 +30,7 @@ def reproduce(
     """Reproduce a table or figure of the LEACE paper: result.json, table.md, figure.png and figure.svg.
 
     A run that was stopped goes on after its last finished step. What is a theorem must hold, or the command fails; what
-    is an empirical finding is told as found.
+    is an empirical finding is reported as measured.
 
     Examples:
 
@@ -47,7 +49,9 @@ def reproduce(
             typer.echo(f"{known:12} {what}")
         return
     folder = output or Path("experiments") / name
-    result = run(name, folder, Options(data, models, model, gguf_file), quick, seed)
+    kept = f"finished steps are kept in {folder}; run the same command again to continue"
+    with interruptible(lambda: kept if folder.exists() else "nothing was written"):
+        result = run(name, folder, Options(data, models, model, gguf_file), quick, seed)
     typer.echo(markdown(result["columns"], result["rows"]) + "\n")
     for finding in result["findings"]:
         kind = "theorem" if finding["theorem"] else "found"

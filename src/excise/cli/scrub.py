@@ -19,7 +19,7 @@ from excise.cli._models import (
     load_model,
     open_data,
 )
-from excise.cli._shared import options_of, plain_warnings
+from excise.cli._shared import interruptible, options_of, plain_warnings
 
 __all__ = ["scrub"]
 
@@ -77,7 +77,7 @@ def scrub(
         raise ExciseError(f"cannot write {output}: the folder {output.parent} does not exist")
     batches = open_data(model, gguf_file, (data, limit))[0].batches(batch_size, concept)
     chosen = sites[0] if sites is not None and len(sites) == 1 else sites
-    with plain_warnings():
+    with interruptible(lambda: _kept(output)), plain_warnings():
         scrubber = run(
             load_model(model, gguf_file, device, dtype),
             batches,
@@ -95,3 +95,11 @@ def scrub(
     )
     if scrubber.coverage is not None:
         typer.echo(scrubber.coverage.line)
+
+
+def _kept(output: Path) -> str:
+    from excise.scrubbing.folder import holds_scrubber
+
+    if not holds_scrubber(output):
+        return "nothing was written"
+    return f"the erasers fitted so far are kept in {output}; run the same command again to continue"

@@ -97,6 +97,41 @@ class Concept:
             blocks = _crossed(blocks, columns)
         return Concept(tuple(blocks), kind)._encoded(columns, known=0)
 
+    @staticmethod
+    def learn_classes(
+        z: Any, what: str, n: int | None = None, known: Concept | None = None, kind: Any = "categorical"
+    ) -> tuple[Concept, Values]:
+        """One column of classes, and the class of each row as a code: for conditions, groups and tasks.
+
+        Args:
+            what: the argument that holds them, for messages.
+            n: rows that there must be labels for.
+            known: the concept of earlier batches.
+            kind: "categorical" takes integers and whole floats as classes without a question.
+
+        Raises:
+            ConceptError: not one column of classes, or another number of labels than rows.
+        """
+        try:
+            columns = read_columns(z, None)
+            if kind == "categorical" and len(columns) == 1 and _are_measurements(columns[0].values):
+                raise ConceptError(
+                    f"one column of classes is needed, got numbers such as {columns[0].values[0]:g}; cut them into classes first"
+                )
+            concept, encoded = Concept.learn(z, kind) if known is None else known.extend(z)
+        except ConceptError as error:
+            raise error.of(what) from None
+        codes = encoded.codes
+        if codes is None:
+            raise ConceptError(
+                f"{what}: one column of classes is needed, got a {concept.kind} one of {concept.k} columns"
+            )
+        if n is not None and encoded.n != n:
+            raise ConceptError(
+                f"X has {n} rows, but there are {encoded.n} labels in {what}: pass one label per row", code="row-count"
+            )
+        return concept, codes
+
     @property
     def k(self) -> int:
         """Columns of the encoding."""
@@ -242,6 +277,14 @@ class Concept:
 
     def _was_not_asked(self, block: Block) -> bool:
         return kind_of_column(self.asked, block.source[0]) is None
+
+
+def _are_measurements(values: Values) -> bool:
+    """Floats that are not all whole: a few classes may be coded so (0.5 and 1.0), a measurement has many."""
+    if values.dtype.kind != "f" or values.ndim > 1:
+        return False
+    distinct = distinct_numbers(values, AMBIGUOUS)
+    return len(distinct) > 2 and bool((distinct != np.floor(distinct)).any())
 
 
 def _are_integers(names: Sequence[Name]) -> bool:

@@ -97,8 +97,8 @@ def _refuse_missing(missing: Values, name: Name) -> None:
         rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
         where = "" if name is None else f" in column {name!r}"
         raise ConceptError(
-            f"{len(rows)} of {len(missing)} labels are missing{where} (first at row {rows[0]}): drop those rows, or "
-            f"give missing labels a class of their own",
+            f"{len(rows)} of {len(missing)} labels are missing{where} (first at row {rows[0]}): drop those rows and fit on the "
+            f"{len(missing) - len(rows)} that have a label (--skip-bad on the command line)",
             code="missing-labels",
         )
 

@@ -105,14 +105,23 @@ def open_arrays(location: Location) -> dict[str, StoredArray]:
         return _open_safetensors(location)
     except (ExciseError, FileNotFoundError, PermissionError):
         raise
+    except _HoldsObjects:
+        raise FileFormatError(
+            f"{location} holds pickled Python objects (dtype object), which excise never loads, because loading them can run "
+            f"code. Save plain strings or numbers instead: np.save(path, z.astype(str))",
+            code="python-objects",
+        ) from None
     except Exception:  # whatever NumPy's, zip's and JSON's parsers raise on bytes that are something else
         raise _not_whole(location) from None
 
 
 def _not_whole(location: Location) -> FileFormatError:
     kind = "safetensors" if location.suffix == ".safetensors" else "NumPy"
-    more = "" if kind == "safetensors" else " (Python objects are never read)"
-    return FileFormatError(f"{location} is not a whole {kind} file of numbers or strings{more}", code="cut-off")
+    return FileFormatError(f"{location} is not a whole {kind} file of numbers or strings", code="cut-off")
+
+
+class _HoldsObjects(ValueError):
+    """An array of pickled Python objects."""
 
 
 def _npy_header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
@@ -120,8 +129,10 @@ def _npy_header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool, i
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = read(file)
-    if dtype.hasobject or dtype.fields is not None or dtype.itemsize == 0:
-        raise ValueError("an array of Python objects or records")
+    if dtype.hasobject:
+        raise _HoldsObjects
+    if dtype.fields is not None or dtype.itemsize == 0:
+        raise ValueError("an array of records")
     if not shape or any(length < 0 for length in shape):
         raise ValueError("not an array of rows")
     return dtype, tuple(shape), bool(fortran), file.tell()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from excise.errors import InputError
 
-__all__ = ["feature_columns", "index_columns", "is_list", "label_columns", "split_names", "storage_type"]
+__all__ = [
+    "LeftOut",
+    "feature_columns",
+    "index_columns",
+    "is_list",
+    "label_columns",
+    "left_out",
+    "split_names",
+    "storage_type",
+]
 
 
 def split_names(asked: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -100,6 +109,29 @@ def feature_columns(schema: Any, where: object, asked: list[str], labels: Sequen
             code="no-features",
         )
     return chosen
+
+
+class LeftOut(NamedTuple):
+    """Columns that are neither features nor labels, and stay as they are."""
+
+    numbers: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def notes(self, numbers: str, others: str) -> list[str]:
+        """One line for each kind: how many there are, what is said of them, and their names."""
+        pairs = ((self.numbers, numbers), (self.others, others))
+        return [f"{len(names)} column(s) {said}: {_shown(names)}" for names, said in pairs if names]
+
+
+def left_out(schema: Any, used: Sequence[str]) -> LeftOut:
+    """The columns of a schema that are not `used`; the index of a pandas frame is none."""
+    rest = [field for field in schema if field.name not in {*used, *index_columns(schema)}]
+    numbers = [field.name for field in rest if _is_number(field.type)]
+    return LeftOut(tuple(numbers), tuple(field.name for field in rest if field.name not in numbers))
+
+
+def _shown(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(map(repr, names[:most])) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def _check_types(schema: Any, where: object, names: list[str]) -> None:

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 
 from excise.data import labels as label_pieces
+from excise.data.array_files import open_arrays
 from excise.data.bad_rows import BadRows
 from excise.data.gathering import Gathered, gather, learn_recipe
+from excise.data.locations import find_files
 from excise.data.table import Table
+from excise.erasers.affine import AffineEraser
 from excise.erasers.protocol import Eraser
 from excise.errors import ConceptError, ExciseError
 from excise.fitting import fit, fit_batches, fit_moments
 from excise.methods.special import check_special
 from excise.methods.table import Method, check_method
 from excise.moments.moments import Moments
+from excise.numerics.arrays import host
 
 __all__ = ["Fitted", "check_table_method", "fit_gathered", "fit_table", "sample"]
 
@@ -60,6 +64,7 @@ def fit_table(
     checkpoint: Any = None,
     run: Callable[..., Gathered] = gather,
     track_all: bool = False,
+    task_kind: Any = None,
     **options: Any,
 ) -> Fitted:
     """Fit an eraser on a table.
@@ -73,6 +78,7 @@ def fit_table(
         checkpoint: a `Checkpoint`, for the methods that need one pass.
         run: who makes the pass: `gather`, or a cluster.
         track_all: gather the d x d covariance even if this method does not need it.
+        task_kind: as `kind`, for the task.
         options: of the method.
 
     Raises:
@@ -92,11 +98,26 @@ def fit_table(
         if checkpoint is not None:
             raise ExciseError(f"method {method!r} trains on a sample of the rows, in memory: leave the checkpoint out")
         return _fit_sample(table, method, kind, sample_rows, seed, progress, options)
-    recipe = learn_recipe(table, "moments" if track_all and needs == "variances" else needs, kind)
+    recipe = learn_recipe(table, "moments" if track_all and needs == "variances" else needs, kind, task_kind)
     more = {} if checkpoint is None else {"checkpoint": checkpoint}
     gathered = run(table, recipe, progress=progress, **more)
     eraser = described(fit_gathered(gathered, method, **options), table)
+    _refuse_everything(eraser, int((host(m.var_x) > 0).sum()) if isinstance(m := gathered.main, Moments) else table.d)
     return Fitted(eraser, gathered.rows - gathered.bad.count, gathered.rows, gathered.bad, gathered)
+
+
+def _refuse_everything(eraser: Eraser, varying: int) -> None:
+    """What a fit in memory warns of is an error here, where nobody may be looking.
+
+    Raises:
+        ConceptError: the concept takes all dimensions of the features, so that every row would come out the same.
+    """
+    if isinstance(eraser, AffineEraser) and eraser.info.get("strength", 1.0) == 1.0 and 0 < varying <= eraser.rank:
+        raise ConceptError(
+            f"everything would be erased: the concept ({eraser.info['k']} columns) takes all {varying} dimensions of the features, so every "
+            f"row would become the same. Are these the labels? Pass one label per row, fewer classes or more features",
+            code="all-erased",
+        )
 
 
 def fit_in_passes(
@@ -137,6 +158,7 @@ def fit_in_passes(
     eraser = fit_batches(
         batches, kind=kind, normalize=normalize, conditional=bool(condition_on), method=method, **options
     )
+    _refuse_everything(eraser, table.d)
     return Fitted(described(eraser, table), table.n - bad.count, table.n, bad, None)
 
 
@@ -145,10 +167,7 @@ def _classes(path: str, table: Table) -> Any:
         raise ExciseError(
             "--skip-bad drops rows, which a file of classes would not follow: put them into a column of DATA"
         )
-    try:
-        classes = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ConceptError(f"cannot read {path}: {error}") from None
+    classes = open_arrays(find_files(path)[0])[""].whole()
     if classes.ndim != 1 or len(classes) != table.n:
         raise ConceptError(f"{path} has shape {classes.shape}, expected ({table.n},): one class per row")
     return classes

@@ -123,7 +123,7 @@ class Gathered:
         return out
 
 
-def learn_recipe(table: Table, needs: Needs, kind: Any = None) -> Recipe:
+def learn_recipe(table: Table, needs: Needs, kind: Any = None, task_kind: Any = None) -> Recipe:
     """Read the concept (and the task) off the first rows of a table.
 
     Raises:
@@ -135,15 +135,20 @@ def learn_recipe(table: Table, needs: Needs, kind: Any = None) -> Recipe:
     for batch in table.stream():
         if len(batch.X):
             try:
-                concept = Concept.of(batch.z, kind=kind)
+                concept = Concept.of(batch.z, kind=kind or ("continuous" if _are_numbers(table, batch.z) else None))
             except ConceptError as error:
                 raise _placed(table, batch, error) from None
             try:
-                task = None if batch.y is None else Concept.of(batch.y)
+                task = None if batch.y is None else Concept.of(batch.y, kind=task_kind)
             except ConceptError as error:
-                raise ConceptError(f"y (the task): {error}") from None
+                raise error.of("y (the task)", "task_kind") from None
             return Recipe(needs, concept, task, table.feature_names)
     raise InputError("no row of the data can be used", code="no-rows")
+
+
+def _are_numbers(table: Table, z: Any) -> bool:
+    """Whether the caller vouched for labels that come as an array of several columns of floats."""
+    return bool(table.info.get("sure")) and getattr(z, "ndim", 1) == 2 and z.dtype.kind == "f"
 
 
 def gather_part(table: Table, parts: Sequence[Part], recipe: Recipe) -> Gathered:

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from excise.data.array_files import StoredArray, open_arrays
-from excise.data.columns import feature_columns, label_columns, split_names
+from excise.data.columns import feature_columns, label_columns, left_out, split_names
 from excise.data.labels import ArrayLabels, LabelSource, TableLabels
 from excise.data.locations import Location, find_files
 from excise.data.rows import ArrayRows, FeatureSource, TableRows
 from excise.data.table import Table
 from excise.data.table_files import CsvFile, TableFile, open_table_file
-from excise.errors import InputError
+from excise.errors import ConceptError, ExciseError, InputError
 
 __all__ = ["open_table"]
 
@@ -30,6 +30,7 @@ def open_table(
     task: Names = None,
     skip_bad: bool = False,
     everything: bool = False,
+    sure: bool = False,
 ) -> Table:
     """Open files of features and, optionally, the labels of their rows.
 
@@ -43,6 +44,7 @@ def open_table(
         task: columns or arrays of x that hold the task, for the methods that use it.
         skip_bad: drop rows with missing or infinite features, or without a label, in place of an error.
         everything: also read all other columns, for those who write them again.
+        sure: `z` holds the labels even if it looks like features.
 
     Raises:
         FileNotFoundError, InputError, FileFormatError: before any row is read.
@@ -50,10 +52,17 @@ def open_table(
     locations = find_files(x)
     asked = [[names] if isinstance(names, str) else list(names or []) for names in (features, concept, task)]
     inside = asked[1] if z is None else []
-    if locations[0].suffix in ARRAYS:
-        table = _open_arrays(locations, asked[0], inside, asked[2], skip_bad)
-    else:
-        table = _open_columns(locations, asked[0], inside, asked[2], skip_bad, everything)
+    try:
+        if locations[0].suffix in ARRAYS:
+            table = _open_arrays(locations, asked[0], inside, asked[2], skip_bad)
+        else:
+            table = _open_columns(locations, asked[0], inside, asked[2], skip_bad, everything)
+    except InputError as error:
+        if z is None or error.code not in ("feature-shape", "feature-dtype", "no-features"):
+            raise
+        raise InputError(f"{error.message}{_swapped(x, z)}", error.code) from None
+    if z is not None and not sure:
+        _refuse_more_features(table, x, z, asked[1])
     info: dict[str, Any] = {"x": os.fspath(x), "z": None if z is None else os.fspath(z)}
     info |= {
         "features": asked[0],
@@ -61,6 +70,7 @@ def open_table(
         "task": asked[2],
         "skip_bad": skip_bad,
         "everything": everything,
+        "sure": sure,
     }
     labels: tuple[LabelSource, ...] = table.labels
     names = table.concept_columns
@@ -82,8 +92,45 @@ def open_table(
         task=table.task,
         skip_bad=skip_bad,
         everything=everything,
+        left_out=table.left_out,
         info=info,
     )
+
+
+def _swapped(x: str | os.PathLike[str], z: str | os.PathLike[str]) -> str:
+    """A question for the end of a message about x if z could be the features; else nothing."""
+    try:
+        wide = open_table(z).d > 1
+    except (ExciseError, OSError):
+        return ""
+    return f". {z} holds features: did you swap them? DATA comes first, then LABELS" if wide else ""
+
+
+def _refuse_more_features(
+    table: Table, x: str | os.PathLike[str], z: str | os.PathLike[str], concept: list[str]
+) -> None:
+    """Two files of an unquoted glob arrive as features and labels.
+
+    Raises:
+        ConceptError: `z` holds what the features are taken from in `x`.
+    """
+    location = find_files(z)[0]
+    if location.suffix in ARRAYS:
+        name = table.columns[0] if table.columns else ""
+        stored = open_arrays(location).get(name)
+        if stored is None or table.d < 2:
+            return
+        same = stored.shape[1:] == (table.d,) and (stored.dtype.kind == "f" or stored.bfloat16)
+    else:
+        columns, first = set(open_table_file(location).schema.names), find_files(x)[0]
+        known = [] if first.suffix in ARRAYS else open_table_file(first).schema.names
+        same = bool(known) and set(table.columns) < columns and set(split_names(concept, known)) <= set(known)
+    if same:
+        raise ConceptError(
+            f"{z} holds {table.d} features, as {x} does, so it looks like more rows and not like labels. To fit on several files "
+            f"quote the glob ('*{location.suffix}') or pass their folder; if it does hold the labels, pass --labels {z}",
+            code="labels-like-features",
+        )
 
 
 def _open_columns(
@@ -130,6 +177,7 @@ def _open_columns(
         labels=beside,
         task=beside_task,
         skip_bad=skip_bad,
+        left_out=left_out(schema, [*features, *labels, *tasks]),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from excise.data import labels as label_pieces
 from excise.data.bad_rows import BadRows
+from excise.data.columns import LeftOut
 from excise.data.labels import LabelSource, Puller
 from excise.data.matrix import label_flags, not_finite_flags
 from excise.data.read_ahead import read_ahead
@@ -73,6 +74,7 @@ class Table:
     task: tuple[LabelSource, ...] = ()
     skip_bad: bool = False
     everything: bool = False
+    left_out: LeftOut = field(default_factory=LeftOut)  # columns that are neither features nor labels
     info: dict[str, Any] = field(default_factory=dict)  # how it was opened: enough to open it again elsewhere
 
     @property

@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 
-def require_concept(m: Moments) -> None:
-    """There must be at least two rows, and a concept that varies.
+def require_concept(m: Moments, what: str = "concept") -> None:
+    """There must be at least two rows, and a concept (or a task: `what`) that varies.
 
     Raises:
         InputError: no rows, or one.
@@ -47,15 +47,16 @@ def require_concept(m: Moments) -> None:
             f"{m.rows} sample (row) of data is too few: at least two are needed to erase a concept", code="no-rows"
         )
     if not (host(m.var_z) > 0).any():
+        aim = "erase" if what == "concept" else "keep"
         present = [name for name, share in zip(m.concept.names, host(m.mean_z).tolist(), strict=True) if share > 0]
         if m.concept.kind == "categorical" and len(present) == 1:
             raise ConceptError(
-                f"concept has one class only ({present[0]!r}, {m.rows} rows): nothing can be erased; pass labels with at "
-                f"least two classes",
+                f"{what} has one class only ({present[0]!r}, {m.rows} rows), so there is nothing to {aim}; pass labels with "
+                f"at least two classes",
                 code="one-class",
             )
         raise ConceptError(
-            f"concept is constant over all {m.rows} rows: nothing can be erased; pass labels that vary",
+            f"{what} is constant over all {m.rows} rows, so there is nothing to {aim}; pass labels that vary",
             code="one-class",
         )
 
@@ -140,22 +141,13 @@ def read_classes(z: Any, lead: tuple[int, ...], n: int, kind: Any = None, what: 
     Raises:
         ConceptError: not one column of classes, one class only, or another number of labels than rows.
     """
-    try:
-        concept, encoded = Concept.learn(flat_labels(z, lead), kind=kind)
-    except ConceptError as error:
-        raise ConceptError(f"{what}: {error}") from None
-    if encoded.codes is None:
-        raise ConceptError(f"{what}: one column of classes is needed, got a {concept.kind} one of {concept.k} columns")
-    if encoded.n != n:
-        raise ConceptError(
-            f"X has {n} rows, but there are {encoded.n} labels ({what}): pass one label per row", code="row-count"
-        )
+    concept, codes = Concept.learn_classes(flat_labels(z, lead), what, n, kind=kind)
     if concept.k < 2:
         raise ConceptError(
             f"{what} has one class only ({concept.names[0]!r}, {n} rows): pass labels with at least two classes",
             code="one-class",
         )
-    return concept, encoded.codes
+    return concept, codes
 
 
 def class_codes(

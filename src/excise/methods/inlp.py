@@ -133,7 +133,7 @@ def _groups(y: Any, lead: tuple[int, ...], labels: Any) -> list[Any]:
     """Rows of each class of y that have at least two classes of the concept; all rows if there is no y."""
     if y is None:
         return [np.arange(len(labels))]
-    codes, _ = class_codes(y, lead, len(labels), what="y (the task)")
+    codes, _ = class_codes(y, lead, len(labels), "categorical", "y (the task)")
     groups = [np.flatnonzero(codes == c) for c in range(codes.max() + 1)]
     usable = [group for group in groups if len(np.unique(labels[group])) > 1]
     if not usable:

@@ -73,7 +73,7 @@ def fit_special(
     options: dict[str, Any],
 ) -> AffineEraser:
     """`fit` with normalize or condition_on, on rows in memory."""
-    given = read_labelled_rows(X)
+    given = read_labelled_rows(X, z=z)
     labels = flat_labels(z, given.lead)
     concept, encoded = Concept.learn(labels, kind=kind)
     weight = check_weight(sample_weight, given.rows.shape[0])

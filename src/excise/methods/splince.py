@@ -39,7 +39,7 @@ def splince(m: Moments, task: Moments, strength: float = 1.0) -> AffineEraser:
     """
     check_strength(strength)
     require_concept(m)
-    require_concept(task)
+    require_concept(task, "y (the task)")
     if task.d != m.d:
         raise InputError(
             f"the concept's moments have {m.d} features, the task's have {task.d}: both must be of the same X"

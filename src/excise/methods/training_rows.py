@@ -47,7 +47,7 @@ def read_training_rows(X: Any, z: Any, kind: Any = None) -> TrainingRows:
         InputError: NaN or infinity, constant features only, or not a real dense array.
         ConceptError: not one column of classes, one class only, or another number of labels than rows.
     """
-    given = read_labelled_rows(X)
+    given = read_labelled_rows(X, z=z)
     xp = namespace(given.rows)
     data = xp.astype(given.rows, xp.float64)
     if not bool(xp.all(xp.isfinite(data))):

@@ -51,7 +51,7 @@ class ConditionalMoments:
         labels = flat_labels(z, given.lead)
         known = self._whole._concept
         concept, encoded = Concept.learn(labels) if known is None else known.extend(labels)
-        condition, codes = _read_condition(flat_labels(y, given.lead), n, self._condition)
+        condition, codes = Concept.learn_classes(flat_labels(y, given.lead), "condition_on", n, self._condition)
         weight = check_weight(sample_weight, n)
         whole = self._whole.merge(
             Moments(concept=concept).update_encoded(given.rows, concept, encoded, weight, given.names)
@@ -186,7 +186,7 @@ class ConditionalMoments:
     def columns(self, z: Any, y: Any) -> Encoded:
         """The columns of `to_moments` for rows with these labels."""
         encoded = self.concept.read(z)
-        _, codes = _read_condition(y, encoded.n, self.condition)
+        _, codes = Concept.learn_classes(y, "condition_on", encoded.n, self.condition)
         dense, k = encoded.dense(), self.concept.k
         place = {name: i for i, name in enumerate(self.names)}
         matrix = np.zeros((encoded.n, k * len(place)))
@@ -212,20 +212,3 @@ def conditional_columns(z: Any, y: Any, kind: Any = None, sample_weight: Any = N
     concept, encoded = Concept.learn(z, kind=kind)
     m = ConditionalMoments(concept).update(np.zeros((encoded.n, 1)), z, y, sample_weight)
     return m.columns(z, y).matrix
-
-
-def _read_condition(y: Any, n: int, known: Concept | None) -> tuple[Concept, np.ndarray[Any, Any]]:
-    try:
-        concept, encoded = Concept.learn(y) if known is None else known.extend(y)
-    except ConceptError as error:
-        raise ConceptError(f"condition_on: {error}") from None
-    if encoded.codes is None:
-        raise ConceptError(
-            f"condition_on: one column of classes is needed, got a {concept.kind} one of {concept.k} columns; cut numbers "
-            f"into classes first"
-        )
-    if encoded.n != n:
-        raise ConceptError(
-            f"X has {n} rows, but there are {encoded.n} labels in condition_on: pass one per row", code="row-count"
-        )
-    return concept, np.asarray(encoded.codes)

@@ -18,7 +18,12 @@ from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, FileFormatError, InputError
 from excise.moments.at_hand import AtHand
-from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
+from excise.moments.labelled_rows import (
+    check_weight,
+    flat_labels,
+    read_labelled_rows,
+    refuse_features_as_labels,
+)
 from excise.moments.scatter import MatrixScatter, RowScatter, read_scatter
 from excise.moments.statistics import (
     Statistics,
@@ -68,12 +73,25 @@ class Moments:
             ConceptError: labels are missing, ambiguous, of another kind or of another number than rows.
             A refused batch changes nothing.
         """
-        given = read_labelled_rows(X, self.d, self._feature_names)
+        given = read_labelled_rows(X, self.d, self._feature_names, z)
         labels = flat_labels(z, given.lead)
         if given.rows.shape[0] == 0 and len(labels) == 0:
             return self
         concept, encoded = Concept.learn(labels) if self._concept is None else self._concept.extend(labels)
         return self.update_encoded(given.rows, concept, encoded, sample_weight, given.names)
+
+    @staticmethod
+    def of_task(X: Any, y: Any, sample_weight: Any = None, kind: Any = None) -> Moments:
+        """Moments of X and a task y, which may be of any kind that a concept may be; variances only.
+
+        Raises:
+            ConceptError: as `update`, about y; its kind is asked for as `task_kind`.
+        """
+        try:
+            concept = None if kind is None else Concept.of(y, kind=kind)
+            return Moments(concept=concept, track_xx=False).update(X, y, sample_weight)
+        except ConceptError as error:
+            raise error.of("y (the task)", "task_kind") from None
 
     def update_encoded(
         self,
@@ -89,6 +107,7 @@ class Moments:
                 f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row",
                 code="row-count",
             )
+        refuse_features_as_labels(concept, encoded, rows.shape[1])
         weight = check_weight(sample_weight, rows.shape[0])
         if weight is not None and not weight.all():
             keep = weight > 0
