@@ -168,6 +168,7 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 )
             task_moments = batch if first else self.task_moments_ + batch
         moments.update(features, z, sample_weight)
+        moments._feature_names = moments._feature_names or self._names()
         self.moments_, self.task_moments_ = moments, task_moments
         self.__dict__.pop("_eraser", None)
         return self
@@ -291,6 +292,12 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if list(frame.columns) != names:
             return None
         return check_array(np.column_stack([frame[name].to_numpy() for name in names]), dtype=DTYPES)
+
+    def _names(self) -> tuple[str, ...] | None:
+        """Names of the features, if X had any."""
+        known = getattr(self, "feature_names_in_", None)
+        at = self._concept_positions()
+        return None if known is None else tuple(str(name) for i, name in enumerate(known) if i not in at)
 
     def _concept_positions(self) -> list[int]:
         chosen = self.concept_columns

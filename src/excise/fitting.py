@@ -7,7 +7,7 @@ from typing import Any
 from excise.concepts.concept import Concept
 from excise.erasers.protocol import Eraser
 from excise.errors import ExciseError
-from excise.methods.fingerprints import warn_fingerprints
+from excise.methods.checks import warn_fingerprints
 from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
@@ -31,6 +31,7 @@ def fit_moments(m: Any, method: str = "leace", task: Moments | None = None, **op
         )
     if needs == "class moments" and not isinstance(m, ClassMoments):
         raise ExciseError(f"method {method!r} needs ClassMoments (a covariance per class), got {type(m).__name__}")
+    warn_fingerprints(m.fingerprints, found.labels_to_apply, method, m.feature_names)
     if found.uses_task != "must":
         return found.make(m, **options)  # type: ignore[no-any-return]
     if task is None:
@@ -91,7 +92,6 @@ def fit(
         return found.make(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
     given = read_labelled_rows(X, z=z)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
-    warn_fingerprints(given.rows, found.labels_to_apply, method, given.names)
     if needs == "class moments":
         classes = ClassMoments().update_encoded(given.rows, concept, encoded, sample_weight, given.names)
         return fit_moments(classes, method, **options)

@@ -121,9 +121,7 @@ def apply(
         show_json({**result, "output": output, "seconds": round(time.perf_counter() - began, 3)})
         return
     say_notes(
-        left.notes(
-            "of numbers are unknown to the eraser and stay as they are", "are not numbers and stay as they are"
-        )
+        left.notes("of numbers are unknown to the eraser and stay as they are", "are not numbers and stay as they are")
     )
     where = f" in {done.files} files" if done.files != 1 or done.kept else ""
     typer.echo(f"{done.rows:,} rows{where}, {table.d} features: {output}")

@@ -277,7 +277,9 @@ def _fit_in_passes(
     fitted.eraser.save(output)
     say_dropped(fitted.bad)
     seconds = time.perf_counter() - began
-    return FitReport(method, fitted.rows, seconds, table.d, fitted.eraser.concept, fitted.eraser, output, notes=left_out)
+    return FitReport(
+        method, fitted.rows, seconds, table.d, fitted.eraser.concept, fitted.eraser, output, notes=left_out
+    )
 
 
 def _from_moments(path: Path, method: str, options: dict[str, Any], output: Path) -> FitReport:

@@ -13,6 +13,7 @@ import numpy as np
 
 from excise.concepts.concept import Concept
 from excise.errors import ConceptError, ExciseError, InputError, missing_extra
+from excise.moments.fingerprints import Fingerprints
 from excise.moments.moments import Moments
 from excise.moments.scatter import MatrixScatter, RowScatter, VarianceScatter
 from excise.moments.statistics import Statistics, spread_columns
@@ -97,6 +98,7 @@ def all_reduce(m: Moments, group: Any = None) -> Moments:
         "names": None if m.feature_names is None else list(m.feature_names),
         "eps": 0.0 if own is None else own.eps,
         "roundoff": 0.0 if own is None else own.roundoff,
+        "fingerprints": None if own is None or own.fingerprints is None else own.fingerprints.to_dict(),
         "factor": own.s_xx.count if own is not None and isinstance(own.s_xx, RowScatter) else None,
     }
     all_about = gather_json(about, group)
@@ -127,6 +129,16 @@ def _check_alike(filled: list[dict[str, Any]]) -> None:
     names = {tuple(entry["names"]) for entry in filled if entry["names"] is not None}
     if len(names) > 1:
         raise InputError("the ranks have other names of features: gather with the same columns", code="feature-names")
+
+
+def _looked(about: list[dict[str, Any]]) -> Fingerprints | None:
+    found = [entry["fingerprints"] for entry in about if entry["concept"] is not None]
+    if any(entry is None for entry in found):
+        return None
+    first, *rest = map(Fingerprints.from_dict, found)
+    for other in rest:
+        first = first + other
+    return first
 
 
 class _Sum:
@@ -184,6 +196,7 @@ class _Sum:
             s_zz=None if self.concept.is_one_categorical else self.total(s_zz, (k, k)),
             eps=max(entry["eps"] for entry in about),
             roundoff=max(entry["roundoff"] for entry in about),
+            fingerprints=_looked(about),
         )
 
     def _of_rank(self, rank: int, own: Statistics | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from excise.concepts.concept import Concept
 from excise.concepts.labels import Name
 from excise.errors import ConceptError, ExciseError, InputError, warn
 from excise.files import versions
+from excise.moments.fingerprints import RARE_ROWS, Fingerprints
 from excise.moments.labelled_rows import flat_labels
 from excise.moments.moments import Moments
 from excise.numerics.arrays import describe_device, host
@@ -27,10 +29,14 @@ __all__ = [
     "require_concept",
     "warn_all_erased",
     "warn_few_rows",
+    "warn_fingerprints",
     "warn_hidden",
     "warn_left",
     "warn_rank_zero",
 ]
+
+
+LEAST_ROWS = 100  # in fewer rows nothing can be said of rare features
 
 
 def require_concept(m: Moments, what: str = "concept") -> None:
@@ -96,6 +102,37 @@ def warn_all_erased(rank: int, m: Moments) -> None:
             f"features",
             code="all-erased",
         )
+
+
+def warn_fingerprints(
+    found: Fingerprints | None, labels_to_apply: bool, method: str, names: Sequence[str] | None
+) -> None:
+    """Say which features an edit would leave fingerprints on."""
+    if found is None or found.rows < LEAST_ROWS:
+        return
+    few = np.flatnonzero(found.few_valued)
+    if labels_to_apply and len(few):
+        warn(
+            f"{len(few)} feature(s) have few distinct values ({_shown(few, names)}): {method} shifts each class by an "
+            f"amount of its own, so the fraction of such a value gives the class away to trees and look-ups; use leace, "
+            f"condition_on, or leave them out",
+            code="discrete-features",
+        )
+    rare = np.flatnonzero(found.rare())
+    if len(rare):
+        rows = found.least_varying[rare]
+        warn(
+            f"{len(rare)} feature(s) vary in fewer than {RARE_ROWS} rows ({_shown(rare, names)}; {int(rows.min())} to "
+            f"{int(rows.max())} rows): in "
+            f"new rows where they do not vary, the edit leaves a copy of the concept in them; drop them, pool rare "
+            f"categories, or encode them otherwise",
+            code="rare-features",
+        )
+
+
+def _shown(features: Any, names: Sequence[str] | None) -> str:
+    shown = [repr(names[int(i)]) if names is not None else str(int(i)) for i in features[:4]]
+    return ", ".join(shown) + (", ..." if len(features) > 4 else "")
 
 
 def warn_left(before: float, after: float, by_chance: float, method: str) -> None:

@@ -10,7 +10,7 @@ from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.erasers.affine import AffineEraser
 from excise.errors import ExciseError, InputError
-from excise.methods.checks import json_names
+from excise.methods.checks import json_names, warn_fingerprints
 from excise.methods.leace import leace
 from excise.methods.sal import sal
 from excise.methods.unit_vectors import leace_for_unit_vectors, shift_for
@@ -85,6 +85,7 @@ def fit_special(
         m, encoded = conditional.to_moments(), conditional.columns(labels, y)
     else:
         m = Moments().update_encoded(given.rows, concept, encoded, weight, given.names)
+    warn_fingerprints(m.fingerprints, False, method, given.names)
     with m.lend(given.rows, encoded, weight):
         if normalize:
             batch = Batch(given.rows, encoded, weight)
@@ -161,6 +162,7 @@ def fit_batches(
                 code="not-repeatable",
             )
 
+    warn_fingerprints(m.fingerprints, False, method, m.feature_names)
     if normalize:
         rows = WeightedRows(again, shift_for(m), m.mean_z, m.mean_x, in_memory=False)
         eraser = leace_for_unit_vectors(m, rows, **options)

@@ -9,7 +9,8 @@ import numpy as np
 
 from excise.concepts.concept import Concept
 from excise.errors import InputError
-from excise.methods.checks import read_classes
+from excise.methods.checks import read_classes, warn_fingerprints
+from excise.moments.fingerprints import Fingerprints
 from excise.moments.labelled_rows import read_labelled_rows
 from excise.moments.statistics import not_finite
 from excise.numerics.arrays import Array, namespace
@@ -52,6 +53,7 @@ def read_training_rows(X: Any, z: Any, kind: Any = None) -> TrainingRows:
     data = xp.astype(given.rows, xp.float64)
     if not bool(xp.all(xp.isfinite(data))):
         raise not_finite(given.rows)
+    warn_fingerprints(Fingerprints.of(given.rows), False, "training", given.names)
     concept, codes = read_classes(z, given.lead, data.shape[0], kind)
     with np.errstate(over="ignore", invalid="ignore"):
         centred = data - xp.mean(data, axis=0)

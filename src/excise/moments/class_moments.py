@@ -12,6 +12,7 @@ from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.concepts.labels import Name, name_order
 from excise.errors import ConceptError, InputError
+from excise.moments.fingerprints import Fingerprints
 from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
 from excise.moments.moments import Moments
 from excise.moments.scatter import MatrixScatter
@@ -149,6 +150,17 @@ class ClassMoments:
         """Names of the columns, where the features came as data frames."""
         return self._feature_names
 
+    @property
+    def fingerprints(self) -> Fingerprints | None:
+        """As in Moments."""
+        total: Fingerprints | None = None
+        for part in self._known():
+            found = part.fingerprints
+            if found is None:
+                return None
+            total = found if total is None else total + found
+        return total
+
     def to_moments(self) -> Moments:
         """The moments of all classes together."""
         out = Moments(self.d, self.concept)
@@ -177,6 +189,7 @@ class ClassMoments:
             "rows": [part.rows for part in parts],
             "eps": [part.eps_xx for part in parts],
             "roundoff": [part.statistics.roundoff for part in parts],
+            "fingerprints": [None if (f := part.statistics.fingerprints) is None else f.to_dict() for part in parts],
             "feature_names": None if self._feature_names is None else list(self._feature_names),
         }
         arrays = {"mean_x": self.means, "s_xx": _stacked([part.statistics.s_xx.matrix() for part in parts])}
@@ -188,7 +201,7 @@ class ClassMoments:
         names = about.get("feature_names")
         out._feature_names = None if names is None else tuple(names)
         k = len(about["names"])
-        roundoff = about.get("roundoff", [0.0] * k)
+        roundoff, looked = about.get("roundoff", [0.0] * k), about.get("fingerprints", [None] * k)
         for i, name in enumerate(tuple(n) if isinstance(n, list) else n for n in about["names"]):
             mean, S = arrays["mean_x"][i], arrays["s_xx"][i]
             statistics = Statistics(
@@ -201,6 +214,7 @@ class ClassMoments:
                 None,
                 about["eps"][i],
                 roundoff[i],
+                None if looked[i] is None else Fingerprints.from_dict(looked[i]),
             )
             out._parts[name_order(name)] = Moments.from_statistics(statistics, _single(out.concept, name))
         return out

@@ -66,6 +66,7 @@ class ConditionalMoments:
                     encoded.rows(np.isin(np.arange(n), keep)),
                     None if weight is None else weight[keep],
                     given.names,
+                    look=False,
                 )
                 key = name_order(name)
                 parts[key] = parts[key].merge(batch) if key in parts else batch

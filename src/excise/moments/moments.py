@@ -18,6 +18,7 @@ from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, FileFormatError, InputError
 from excise.moments.at_hand import AtHand
+from excise.moments.fingerprints import Fingerprints
 from excise.moments.labelled_rows import (
     check_weight,
     flat_labels,
@@ -100,8 +101,12 @@ class Moments:
         encoded: Encoded,
         sample_weight: Any = None,
         names: tuple[str, ...] | None = None,
+        look: bool = True,
     ) -> Moments:
-        """`update` with rows (n, d) that were checked and labels that were parsed already."""
+        """`update` with rows (n, d) that were checked and labels that were parsed already.
+
+        `look`: for features that hardly vary or have few values, which fitting warns of.
+        """
         if encoded.n != rows.shape[0]:
             raise ConceptError(
                 f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row",
@@ -113,11 +118,11 @@ class Moments:
             keep = weight > 0
             counted, encoded, weight = rows[convert(np.flatnonzero(keep), rows)], encoded.rows(keep), weight[keep]
             try:
-                batch = of_batch(counted, encoded, weight, self._track_xx)
+                batch = of_batch(counted, encoded, weight, self._track_xx, look)
             except InputError:  # count rows as the caller does
                 raise not_finite(rows) from None
         else:
-            batch = of_batch(rows, encoded, weight, self._track_xx)
+            batch = of_batch(rows, encoded, weight, self._track_xx, look)
         self._add(batch, concept)
         self._feature_names = self._feature_names or names
         self._at_hand = None
@@ -285,6 +290,11 @@ class Moments:
         return self._feature_names
 
     @property
+    def fingerprints(self) -> Fingerprints | None:
+        """Which features hardly vary or have few values; None if that was not looked at."""
+        return None if self._statistics is None else self._statistics.fingerprints
+
+    @property
     def track_xx(self) -> bool:
         return self._track_xx
 
@@ -440,6 +450,7 @@ class Moments:
             arrays["s_zz"] = s.s_zz
         about = {"n": s.n, "rows": s.rows, "eps": s.eps, "roundoff": s.roundoff, "concept": self.concept.to_dict()}
         about["feature_names"] = None if self._feature_names is None else list(self._feature_names)
+        about["fingerprints"] = None if s.fingerprints is None else s.fingerprints.to_dict()
         return arrays, about
 
     def all_reduce(self, group: Any = None) -> Moments:
@@ -468,9 +479,17 @@ class Moments:
         if wrong or scatter.stored().shape[-1] != d:
             raise FileFormatError(f"its array {wrong[0] if wrong else scatter.name!r} has the wrong shape")
         known = {name: about.get(name, 0.0) for name in ("eps", "roundoff")}
-        s_zz = None if concept.is_one_categorical else arrays["s_zz"]
+        looked = about.get("fingerprints")
         statistics = Statistics(
-            n, rows, arrays["mean_x"], arrays["mean_z"], scatter, arrays["s_xz"], s_zz, known["eps"], known["roundoff"]
+            n=n,
+            rows=rows,
+            mean_x=arrays["mean_x"],
+            mean_z=arrays["mean_z"],
+            s_xx=scatter,
+            s_xz=arrays["s_xz"],
+            s_zz=None if concept.is_one_categorical else arrays["s_zz"],
+            fingerprints=None if looked is None else Fingerprints.from_dict(looked),
+            **known,
         )
         names = about.get("feature_names")
         return Moments.from_statistics(statistics, concept, None if names is None else tuple(names))

@@ -18,6 +18,7 @@ import numpy as np
 
 from excise.concepts.encoded import Encoded
 from excise.errors import InputError
+from excise.moments.fingerprints import Fingerprints
 from excise.moments.scatter import MatrixScatter, RowScatter, Scatter, VarianceScatter
 from excise.numerics import kernels
 from excise.numerics.arrays import (
@@ -57,6 +58,7 @@ class Statistics:
     s_zz: Array | None  # (k, k); None for one block of classes, where n and mean_z say it all
     eps: float  # machine epsilon of the product in s_xx
     roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
+    fingerprints: Fingerprints | None = None  # None if nobody looked
 
     @cached_property
     def var_x(self) -> Array:
@@ -93,7 +95,9 @@ class _Sums:
     doubtful: Any = None  # on a device: whether squares may have left the range of float32; looked at with all else
 
 
-def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool) -> Statistics:
+def of_batch(
+    X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx: bool, look: bool = True
+) -> Statistics:
     """Statistics of a batch X (n, d), on the device where X is.
 
     Raises:
@@ -133,7 +137,8 @@ def of_batch(X: Array, z: Encoded, weight: np.ndarray[Any, Any] | None, track_xx
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
         eps = EPS32 if wide else EPS64
-        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X, few))
+        found = Fingerprints.of(X, few) if look else None
+        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X, few), found)
 
 
 @dataclass(frozen=True)
@@ -479,6 +484,7 @@ def join(a: Statistics, b: Statistics) -> Statistics:
         s_zz=s_zz,
         eps=max(a.eps, b.eps),
         roundoff=max(a.roundoff, b.roundoff),
+        fingerprints=None if a.fingerprints is None or b.fingerprints is None else a.fingerprints + b.fingerprints,
     )
 
 
@@ -498,7 +504,9 @@ def without(a: Statistics, b: Statistics) -> Statistics:
     if a.s_zz is not None:
         s_zz = a.s_zz - _full_s_zz(b) + weight * dz[:, None] * dz[None, :]
     s_xz = a.s_xz - b.s_xz + weight * dx[:, None] * dz[None, :]
-    return replace(a, n=n, rows=a.rows - b.rows, mean_x=mean_x, mean_z=mean_z, s_xx=s_xx, s_xz=s_xz, s_zz=s_zz)
+    found = None if a.fingerprints is None or b.fingerprints is None else a.fingerprints - b.fingerprints
+    sums = {"mean_x": mean_x, "mean_z": mean_z, "s_xx": s_xx, "s_xz": s_xz, "s_zz": s_zz}
+    return replace(a, n=n, rows=a.rows - b.rows, **sums, fingerprints=found)
 
 
 def _full_s_zz(s: Statistics) -> Array:

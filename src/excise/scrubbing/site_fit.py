@@ -73,7 +73,7 @@ class SiteFit:
         rows = self.rows[0] if len(self.rows) == 1 else torch.cat(self.rows)
         try:
             given = read_labelled_rows(rows, self.moments.d)
-            self.moments.update_encoded(given.rows, self.concept, _joined(self.labels))
+            self.moments.update_encoded(given.rows, self.concept, _joined(self.labels), look=False)
         except InputError as error:
             raise InputError(f"at {self.path}: {error}") from None
         self.rows, self.labels = [], []
