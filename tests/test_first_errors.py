@@ -153,3 +153,69 @@ def test_audit_and_compare(name):
 @pytest.mark.parametrize("name", ESTIMATOR)
 def test_estimator(name):
     check(*ESTIMATOR[name])
+
+
+NEW_USER = {
+    "features as labels": (
+        lambda: excise.fit(X, X + 1),
+        "4 columns of numbers, as many as there are features.*kind='cont",
+    ),
+    "features as labels, streamed": (lambda: excise.Moments().update(X, X), "as many as there are features"),
+    "features as labels, in an audit": (lambda: excise.audit(X, X, quick=True), "as many as there are features"),
+    "a frame as labels": (
+        lambda: excise.fit(pd.DataFrame(X), pd.DataFrame(X)),
+        "4 columns of numbers, as many as there are features",
+    ),
+    "swapped": (lambda: excise.fit(Z, X), "did you swap them"),
+    "swapped, a column": (lambda: excise.fit(Z[:, None], X), "did you swap them"),
+    "swapped strings": (lambda: excise.fit(Z.astype(str), X), "did you swap them"),
+    "swapped, other methods": (lambda: excise.fit(Z, X, "inlp"), "did you swap them"),
+    "a task of one class": (
+        lambda: excise.fit(X, Z, "splince", y=np.zeros(200, dtype=int)),
+        r"^y \(the task\) has one class only.*nothing to keep",
+    ),
+    "a task of 80 integers": (
+        lambda: excise.fit(X, Z, "splince", y=np.arange(200) % 80),
+        r"^y \(the task\): .*task_kind='categorical' or task_kind='continuous'",
+    ),
+    "a condition of numbers": (
+        lambda: excise.fit(X, Z, condition_on=RNG.standard_normal(200)),
+        "^condition_on: one column of classes is needed, got numbers such as .*cut them into classes",
+    ),
+    "missing labels": (
+        lambda: excise.fit(X, [None] * 190 + Z[:10].tolist()),
+        "drop those rows and fit on the 10 .*--skip-bad",
+    ),
+    "text in a frame": (
+        lambda: excise.ConceptEraser().fit(pd.DataFrame(X).assign(job="x").rename(columns=str), sensitive_features=Z),
+        "'job'.*make_column_transformer.*OneHotEncoder",
+    ),
+    "text beside the concept": (
+        lambda: excise.ConceptEraser(concept_columns="sex").fit(
+            pd.DataFrame(X).assign(sex=Z, job="x").rename(columns=str)
+        ),
+        "1 column.*'job'.*OneHotEncoder",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEW_USER)
+def test_wrong_answers_of_a_new_user(name):
+    check(*NEW_USER[name])
+
+
+def test_what_is_no_mistake():
+    """Numbers said to be numbers, 0/1 columns as wide as X, and many integer classes where only classes make sense."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        excise.fit(X, X + RNG.standard_normal(X.shape), kind="continuous")
+        assert excise.fit(X, np.eye(4)[np.arange(200) % 4]).rank == 3
+        many = np.arange(200) % 80
+        twice = excise.fit(np.repeat(X, 3, axis=0), np.tile([0, 1, 1], 200), condition_on=np.repeat(many, 3))
+        assert len(twice.info["condition_on"]["classes"]) == 80
+        kept = excise.fit(X, Z, "splince", y=many, task_kind="continuous")
+        centred = many - many.mean()
+        assert np.allclose(centred @ kept(X), centred @ X)  # one number is kept, not 80 classes
+        assert not np.allclose(centred @ erased()(X), centred @ X)
+        table = excise.audit(X, Z, eraser=erased(), y=many % 60, quick=True)
+        assert len(table.fairness.task_classes) == 60

@@ -39,7 +39,7 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path not in (SOURCE / "__init__.py", SOURCE / "__main__.py"))
 # Named exceptions, imported when called: results know how to show themselves, a scrubber how to leave its hooks behind.
 EXCEPTIONS = {
     ("auditing", "reporting"),

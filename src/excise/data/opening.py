@@ -124,7 +124,7 @@ def _refuse_more_features(
     else:
         columns, first = set(open_table_file(location).schema.names), find_files(x)[0]
         known = [] if first.suffix in ARRAYS else open_table_file(first).schema.names
-        same = bool(known) and set(table.columns) < columns and set(split_names(concept, known)) <= set(known)
+        same = bool(known) and set(table.columns) <= columns and set(split_names(concept, known)) <= set(known)
     if same:
         raise ConceptError(
             f"{z} holds {table.d} features, as {x} does, so it looks like more rows and not like labels. To fit on several files "

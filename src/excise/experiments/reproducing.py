@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from excise.errors import ExciseError
+from excise.errors import ExciseError, need
 from excise.experiments.running import Run
 from excise.experiments.sources import digest
 
@@ -46,6 +46,7 @@ def reproduce(
     """
     if name not in EXPERIMENTS:
         raise ExciseError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+    need("report", "the figure of an experiment", "matplotlib")
     module = importlib.import_module(f"excise.experiments.{EXPERIMENTS[name][0]}")
     options = options or Options()
     for path in (options.data, options.models):
