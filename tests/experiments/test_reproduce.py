@@ -187,3 +187,37 @@ def test_command(tmp_path):
     said = excise_command("reproduce", "oblique", "-o", tmp_path / "o")
     assert "theorem: both guard: the class means coincide: yes" in said
     assert "the paper:" in said
+
+
+def rows_of_documents(monkeypatch, lengths):
+    from excise.experiments import language
+    from excise.text import corpora
+
+    texts = [f"{i} " * (length // 2) for i, length in enumerate(lengths)]
+    monkeypatch.setattr(language, "from_hub", lambda *_, **__: iter([{"text": text} for text in texts]))
+    monkeypatch.setattr(corpora, "read_spacy", lambda texts, *_: iter(texts))
+    return texts
+
+
+def test_documents_are_whole_and_as_many_as_are_needed(monkeypatch, tmp_path):
+    from excise.experiments.language import LONGEST, pile
+
+    texts = rows_of_documents(monkeypatch, [9000, LONGEST + 10, 40_000, 20_000, 5000, 100])
+    found = pile(Run("test", tmp_path, show=False), (5000, 1000))
+    assert list(found["train"]) == [texts[0], texts[2]]  # 30,000 characters are asked for; the longest is left out
+    assert list(found["test"]) == [texts[3]]
+
+
+def test_windows_are_those_of_the_paper_unless_asked_otherwise(tmp_path):
+    from types import SimpleNamespace
+
+    from excise.experiments.language import _window
+
+    def window(context, quick=False, asked=None):
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=context))
+        return _window(Run("test", tmp_path, quick, show=False), Options(window=asked), SimpleNamespace(config=config))
+
+    assert (window(8192), window(2048), window(512)) == (2048, 2048, 512)
+    assert (window(8192, quick=True), window(8192, asked=4096), window(512, quick=True, asked=512)) == (256, 4096, 512)
+    with pytest.raises(excise.ExciseError, match="between 2 and the model's context of 512 tokens, got 1024"):
+        window(512, asked=1024)

@@ -24,6 +24,12 @@ def reproduce(
     models: Annotated[Path | None, typer.Option(help="A folder that holds small local models.")] = None,
     model: Annotated[str | None, typer.Option(help="A model by hub name or folder, in place of the usual one.")] = None,
     gguf_file: Annotated[str | None, typer.Option(help="The GGUF file in the model's folder.")] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per window of text: the paper's 2,048, or the model's context if that is shorter (256 with --quick)."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small size, below 3 minutes on 2 cores.")] = False,
     seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
 ) -> None:
@@ -51,7 +57,7 @@ def reproduce(
     folder = output or Path("experiments") / name
     kept = f"finished steps are kept in {folder}; run the same command again to continue"
     with interruptible(lambda: kept if folder.exists() else "nothing was written"):
-        result = run(name, folder, Options(data, models, model, gguf_file), quick, seed)
+        result = run(name, folder, Options(data, models, model, gguf_file, window), quick, seed)
     typer.echo(markdown(result["columns"], result["rows"]) + "\n")
     for finding in result["findings"]:
         kind = "theorem" if finding["theorem"] else "found"

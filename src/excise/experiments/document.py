@@ -19,7 +19,7 @@ HEAD = """# The paper, reproduced
 Made by `python -m excise.experiments.document` from the `result.json` of each experiment; do not edit. The experiments run on the paper's
 own models and data by hub name (`excise reproduce NAME`), or offline on small stand-ins of the same kind
 (`--data`, `--models`): the figures below are of these stand-ins, so only the signs and orders can be compared with the paper's, not the
-sizes. What is a theorem must hold, or the command fails; what is a finding is told as found.
+sizes. What is a theorem must hold, or the command fails; findings are reported as measured.
 """
 
 
@@ -39,7 +39,8 @@ destroys the model. That INLP peaks at another layer than LEACE is not found: bo
 Held out, classifiers find part of speech again in part: 6,000 tokens are 23 per feature.""",
     "scrubbing": """The order is the paper's, in both models. Erasers fitted on the clean model leave the concept (the correlation is in the table of
 statements), because later sites meet states that they were not fitted on; they do less damage than those fitted in sequence in the model of six
-blocks; in the one of thirty the two are within their standard errors. INLP is fitted on 4,000 and 1,500 tokens only, since it holds all rows and is the slowest by far; it hurts
+blocks; in the one of thirty the two are within their standard errors. These runs packed the text into windows of 256 tokens; the default is now
+the paper's 2,048, or the model's context if that is shorter. INLP is fitted on 4,000 and 1,500 tokens only, since it holds all rows and is the slowest by far; it hurts
 most, and its erasers take 10 to 16 times the bytes. The seconds to fit were taken while other work ran on the machine; those behind the cost
 of the cache were not. These are ratios to one plain pass over the same
 tokens: 8,000 of them, and 1,785 for SmolLM2, one batch, where fixed costs show; over 15,810 tokens caching took 1.5 to 1.7 plain passes there.""",

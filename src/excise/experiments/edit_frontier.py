@@ -56,7 +56,7 @@ def experiment(run: Run, options: Any) -> Outcome:
         "left on fit",
         "seconds",
     ]
-    return Outcome(columns, rows, findings, _draw(rows), (4.2 * len(sets) + 1.2, 4.4), {"own rows": theorems})
+    return Outcome(columns, rows, findings, _draw(rows), (4.2 * len(sets) + 1.2, 7.2), {"own rows": theorems})
 
 
 def _ladder(quick: bool) -> list[tuple[str, str | None, dict[str, Any]]]:
@@ -132,28 +132,44 @@ def _findings(name: str, rows: list[list[Any]]) -> list[Finding]:
     ]
 
 
+# What is drawn against the edit: label, column of the figure, name and column of the reference. The paper has the second.
+MEASURES = (
+    ("held-out loss of a linear probe (nats)", 3, "constant", 4),
+    ("held-out accuracy of a linear probe", 5, "majority", 6),
+)
+
+
 def _draw(rows: list[list[Any]]) -> Any:
     def draw(figure: Any) -> None:
         sets = list(dict.fromkeys(row[0] for row in rows))
-        axes = figure.subplots(1, len(sets), squeeze=False)[0]
-        families = list(dict.fromkeys(row[1].split(",")[0] for row in rows))
-        for axis, name in zip(axes, sets, strict=True):
-            for i, family in enumerate(families):
-                own = [row for row in rows if row[0] == name and row[1].split(",")[0] == family]
-                axis.plot(
-                    [100 * row[2] for row in own],
-                    [row[3] for row in own],
-                    marker=(MARKERS + "X*")[i % 8],
-                    linestyle="-" if len(own) > 1 else "",
-                    color=(*COLOURS, "0.4", "black")[i % 8],
-                    label=family,
-                    zorder=4 if family == "leace" else 3,
-                )
-            axis.axhline(next(row[4] for row in rows if row[0] == name), color="black", linestyle=":", label="constant")
-            axis.set(title=name, xlabel="mean squared edit (% of variance)", xscale="symlog")
-            axis.set_xlim(-0.5, 130 * max(row[2] for row in rows if row[0] == name))
-        axes[0].set_ylabel("held-out loss of a linear probe (nats)")
-        handles, labels = axes[0].get_legend_handles_labels()
+        axes = figure.subplots(len(MEASURES), len(sets), squeeze=False, sharex="col")
+        for line, measure in zip(axes, MEASURES, strict=True):
+            for axis, name in zip(line, sets, strict=True):
+                _draw_measure(axis, [row for row in rows if row[0] == name], *measure[1:])
+            line[0].set_ylabel(measure[0])
+        for axis, name in zip(axes[0], sets, strict=True):
+            axis.set_title(name)
+        for axis in axes[-1]:
+            axis.set_xlabel("mean squared edit (% of variance)")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        labels = ["constant / majority" if label == "constant" else label for label in labels]
         figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False, fontsize=8)
 
     return draw
+
+
+def _draw_measure(axis: Any, rows: list[list[Any]], column: int, reference: str, at: int) -> None:
+    for i, family in enumerate(dict.fromkeys(row[1].split(",")[0] for row in rows)):
+        own = [row for row in rows if row[1].split(",")[0] == family]
+        axis.plot(
+            [100 * row[2] for row in own],
+            [row[column] for row in own],
+            marker=(MARKERS + "X*")[i % 8],
+            linestyle="-" if len(own) > 1 else "",
+            color=(*COLOURS, "0.4", "black")[i % 8],
+            label=family,
+            zorder=4 if family == "leace" else 3,
+        )
+    axis.axhline(rows[0][at], color="black", linestyle=":", label=reference)
+    axis.set_xscale("symlog")
+    axis.set_xlim(-0.5, 130 * max(row[2] for row in rows))

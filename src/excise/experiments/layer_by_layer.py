@@ -23,7 +23,7 @@ def experiment(run: Run, options: Any) -> Outcome:
     """pocket-bert on UD EWT where local folders are given."""
     named = masked_model(options, PAPER_MODEL)
     sizes = (1_500, 1_500) if run.quick else (6_000, 6_000) if options.data else (250_000, 30_000)
-    at = load(run, options, named, sizes, universal_dependencies, 128)
+    at = load(run, options, named, sizes, universal_dependencies)
     found = run.step(named.name, partial(_measure, at, run))
     layers = sorted({row["layer"] for row in found["rows"]})
     clean = [row for row in found["rows"] if row["method"] == "none"]

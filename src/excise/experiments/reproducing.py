@@ -28,12 +28,13 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Where data and models are: local folders, or None for the paper's own by hub name."""
+    """Paths of data and models. None means the paper's originals, loaded from the Hub."""
 
     data: Path | None = None  # a folder of local files of the same kind
     models: Path | None = None  # a folder that holds small local models
     model: str | None = None  # one model by name or path, in place of the experiment's own
     gguf_file: str | None = None
+    window: int | None = None  # tokens; the paper's 2,048 or the model's context if that is shorter
 
 
 def reproduce(
