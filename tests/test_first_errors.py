@@ -160,7 +160,10 @@ NEW_USER = {
         lambda: excise.fit(X, X + 1),
         "4 columns of numbers, as many as there are features.*kind='cont",
     ),
-    "features as labels, streamed": (lambda: excise.Moments().update(X, X), "as many as there are features"),
+    "features as labels, in an estimator": (
+        lambda: excise.ConceptEraser().fit(X, sensitive_features=X + 1),
+        "as many as there are features",
+    ),
     "features as labels, in an audit": (lambda: excise.audit(X, X, quick=True), "as many as there are features"),
     "a frame as labels": (
         lambda: excise.fit(pd.DataFrame(X), pd.DataFrame(X)),

@@ -17,6 +17,7 @@ from excise.errors import ConceptError, ExciseError, InputError
 from excise.fitting import fit, fit_moments
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
+from excise.moments.labelled_rows import refuse_features_as_labels
 from excise.moments.moments import Moments
 
 __all__ = ["ConceptEraser"]
@@ -167,6 +168,8 @@ class ConceptEraser(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                     "method was changed to one that needs the task after batches without it: call fit again"
                 )
             task_moments = batch if first else self.task_moments_ + batch
+        if first:
+            refuse_features_as_labels(*Concept.learn(z, kind=self.kind, cross=self.cross), features.shape[1])
         moments.update(features, z, sample_weight)
         moments._feature_names = moments._feature_names or self._names()
         self.moments_, self.task_moments_ = moments, task_moments

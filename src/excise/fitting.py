@@ -11,7 +11,7 @@ from excise.methods.checks import warn_fingerprints
 from excise.methods.special import check_special, fit_batches, fit_special
 from excise.methods.table import Method, check_method
 from excise.moments.class_moments import ClassMoments
-from excise.moments.labelled_rows import flat_labels, read_labelled_rows
+from excise.moments.labelled_rows import flat_labels, read_labelled_rows, refuse_features_as_labels
 from excise.moments.moments import Moments
 
 __all__ = ["erase", "fit", "fit_batches", "fit_moments"]
@@ -92,6 +92,7 @@ def fit(
         return found.make(X, z, kind=kind, **options, **({} if y is None else {"y": y}))  # type: ignore[no-any-return]
     given = read_labelled_rows(X, z=z)
     concept, encoded = Concept.learn(flat_labels(z, given.lead), kind=kind)
+    refuse_features_as_labels(concept, encoded, given.rows.shape[1])
     if needs == "class moments":
         classes = ClassMoments().update_encoded(given.rows, concept, encoded, sample_weight, given.names)
         return fit_moments(classes, method, **options)

@@ -15,7 +15,7 @@ from excise.data.table import Batch, Part, Table
 from excise.errors import ConceptError, ExciseError, InputError
 from excise.methods.table import Needs
 from excise.moments.class_moments import ClassMoments
-from excise.moments.labelled_rows import flat_labels, read_labelled_rows
+from excise.moments.labelled_rows import flat_labels, read_labelled_rows, refuse_features_as_labels
 from excise.moments.moments import Moments
 
 __all__ = ["Gathered", "Recipe", "gather", "gather_part", "learn_recipe"]
@@ -135,7 +135,10 @@ def learn_recipe(table: Table, needs: Needs, kind: Any = None, task_kind: Any = 
     for batch in table.stream():
         if len(batch.X):
             try:
-                concept = Concept.of(batch.z, kind=kind or ("continuous" if _are_numbers(table, batch.z) else None))
+                concept, encoded = Concept.learn(
+                    batch.z, kind=kind or ("continuous" if _are_numbers(table, batch.z) else None)
+                )
+                refuse_features_as_labels(concept, encoded, table.d)
             except ConceptError as error:
                 raise _placed(table, batch, error) from None
             try:

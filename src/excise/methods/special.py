@@ -16,7 +16,7 @@ from excise.methods.sal import sal
 from excise.methods.unit_vectors import leace_for_unit_vectors, shift_for
 from excise.methods.weighted_rows import Batch, WeightedRows
 from excise.moments.conditional import ConditionalMoments
-from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
+from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows, refuse_features_as_labels
 from excise.moments.moments import Moments
 
 __all__ = ["check_special", "fit_batches", "fit_conditional", "fit_special"]
@@ -76,6 +76,7 @@ def fit_special(
     given = read_labelled_rows(X, z=z)
     labels = flat_labels(z, given.lead)
     concept, encoded = Concept.learn(labels, kind=kind)
+    refuse_features_as_labels(concept, encoded, given.rows.shape[1])
     weight = check_weight(sample_weight, given.rows.shape[0])
     conditional = None
     if condition_on is not None:

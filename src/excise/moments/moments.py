@@ -23,7 +23,6 @@ from excise.moments.labelled_rows import (
     check_weight,
     flat_labels,
     read_labelled_rows,
-    refuse_features_as_labels,
 )
 from excise.moments.scatter import MatrixScatter, RowScatter, read_scatter
 from excise.moments.statistics import (
@@ -112,7 +111,6 @@ class Moments:
                 f"X has {rows.shape[0]} rows, but there are {encoded.n} labels: pass one label per row",
                 code="row-count",
             )
-        refuse_features_as_labels(concept, encoded, rows.shape[1])
         weight = check_weight(sample_weight, rows.shape[0])
         if weight is not None and not weight.all():
             keep = weight > 0
