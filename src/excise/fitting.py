@@ -101,8 +101,7 @@ def fit(
     task = None
     if found.uses_task == "must":
         task = Moments.of_task(X, y, sample_weight, task_kind)
-    with m.lend(given.rows, encoded, sample_weight):
-        return fit_moments(m, method, task=task, **options)
+    return fit_moments(m, method, task=task, **options)
 
 
 def _check_task(found: Method, method: str, y: Any) -> None:

@@ -152,15 +152,15 @@ def test_float32_embeddings(method, n, rng):
 
 
 def test_a_small_direction_is_no_rounding(rng):
-    """A concept in the difference of two columns, a hundred times what float32 rounds to: the covariance cannot show
-    it, the rows can."""
+    """A concept in the difference of two columns, a hundred times what float32 rounds to: it shows in a covariance."""
     n = 3000
     z = rng.integers(0, 2, n)
     X = rng.standard_normal((n, 6)).astype(np.float32)
+    X -= X[z == 1].mean(0) * z[:, None] + X[z == 0].mean(0) * (1 - z)[:, None]
     hidden = np.c_[X, X[:, 0] + np.float32(1e-5) * z].astype(np.float32)
     found = guards(np.c_[X, X[:, 0] + z].astype(np.float32), z, X_erased=hidden)
     assert not found.guarded
-    assert next(c.after for c in found.conditions if c.name == "least squares") > 0.9
+    assert guards(np.c_[X, X[:, 0] + z].astype(np.float32), z, X_erased=np.c_[X, X[:, 0]]).guarded
 
 
 @pytest.mark.parametrize("shrink", [3e-6, 1e-6])
@@ -214,7 +214,7 @@ def test_conditions_that_disagree_are_said(people, monkeypatch):
     X, z = people
     monkeypatch.setattr(
         "excise.auditing.guardedness.least_squares",
-        lambda *a: LeastSquares(0.5, 12, np.zeros((0, 2)), np.zeros(0)),
+        lambda *a: LeastSquares(0.5, 12),
     )
     found = guards(X, z, excise.fit(X, z))
     assert not found.guarded
@@ -255,7 +255,7 @@ def test_what_rows_clearly_hold_is_not_excused_as_rounding(rng):
     n = 4000
     z = rng.integers(0, 2, n)
     b = rng.standard_normal((n, 4)).astype(np.float32)
-    for size, least in ((1e-6, 0.9), (3e-7, 0.5)):
+    for size, least in ((1e-6, 0.9), (6e-7, 0.8)):
         hidden = np.c_[b, b[:, 0] + np.float32(size) * z.astype(np.float32)]
         difference = hidden[:, 4].astype(float) - hidden[:, 0]
         assert abs(np.corrcoef(difference, z)[0, 1]) > least

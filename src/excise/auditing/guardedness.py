@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from excise.auditing.audit_data import AuditData
-from excise.auditing.directions import Faint, Whitened, judge_faint, whitened
+from excise.auditing.directions import Whitened, standard_norm, whitened
 from excise.auditing.linear import (
     BITS,
-    LeastSquares,
     Logistic,
     best_logistic,
     constant_loss,
@@ -24,7 +23,7 @@ from excise.auditing.linear import (
 )
 from excise.auditing.passes import FirstPass, SecondPass, first_pass, second_pass
 from excise.moments.moments import Moments
-from excise.numerics.precision import FAINT, chance_correlation, rounding_share
+from excise.numerics.precision import ALL_BUT_EMPTIED, chance_correlation, leak_bound
 
 __all__ = ["Condition", "Evidence", "Guardedness", "gather_evidence", "guardedness"]
 
@@ -71,14 +70,14 @@ class Evidence:
     white_before: Whitened
     logistic: Logistic | None
     logistic_before: Logistic | None
-    rounding: Any  # (d,) what one rounding does to a feature; None if the rows were not edited
+    norm: float  # of the edit, in units of the features' spreads
     columns: int  # rank of the concept
 
 
 def gather_evidence(data: AuditData, quick: bool, seed: int) -> Evidence:
     g = first_pass(data)
-    rounding = data.eps * g.size / g.scale if data.edited else None
-    white, white_before = whitened(g.after, g.scale, rounding), whitened(g.before, g.scale)
+    white = whitened(g.after, g.scale, data.eps if data.edited else None)
+    white_before = whitened(g.before, g.scale)
     columns = _rank(g.after)
     codes, k = data.target.codes, data.target.k
     before = after = None
@@ -92,7 +91,8 @@ def gather_evidence(data: AuditData, quick: bool, seed: int) -> Evidence:
     found = second_pass(data, g, white, white_before, W, with_triangle=not quick)
     if codes is not None and after is None and _gradient_gain(data, found) > NEAR_THE_CONSTANT:
         after = best_logistic(data.after, codes, k, white, seed)
-    return Evidence(g, found, white, white_before, after, before, rounding, columns)
+    norm = standard_norm(data.eraser, g.scale) if data.edited else 1.0
+    return Evidence(g, found, white, white_before, after, before, norm, columns)
 
 
 def _gradient_gain(data: AuditData, found: SecondPass) -> float:
@@ -121,11 +121,11 @@ def _scores(data: AuditData, g: FirstPass, white: Whitened, probe: Logistic | No
 def guardedness(data: AuditData, e: Evidence) -> Guardedness:
     """Do the conditions hold, and do they agree?"""
     g, n, codes = e.first, data.n, data.target.codes
-    noise = rounding_share(data.eps, g.size, g.scale)  # (d,)
+    noise = leak_bound(data.eps, e.norm, g.size, g.scale)  # (d,)
     chance = chance_correlation(n, e.columns, data.d)
     # A direction of spread s shows rounding as a correlation of at most noise / s, and never more than by chance.
     allowed = np.minimum(np.sqrt(np.mean(noise**2)) / e.white.spread, chance)  # (r,)
-    out = [_scaled_covariance(data, g, chance), _canonical(e, allowed, n)]
+    out = [_scaled_covariance(data, e, chance), _canonical(e, allowed)]
     if e.second.triangle is not None:
         out.append(_least_squares(data, e, allowed, chance))
     constant = information = information_before = None
@@ -176,17 +176,18 @@ def _least_share(codes: Any) -> float:
     return float(counts[counts > 0].min() / counts.sum())
 
 
-def _scaled_covariance(data: AuditData, g: FirstPass, chance: float) -> Condition:
+def _scaled_covariance(data: AuditData, e: Evidence, chance: float) -> Condition:
+    g = e.first
     # A feature that the edit all but emptied counts in its own spread: whoever standardises can read it.
     spread = np.sqrt(np.asarray(g.after.var_x))
-    scale = np.where((spread > 0) & (spread < 10 * FAINT * g.scale), spread, g.scale) if data.edited else g.scale
+    scale = np.where((spread > 0) & (spread < ALL_BUT_EMPTIED * g.scale), spread, g.scale) if data.edited else g.scale
 
     def largest(m: Moments, scale: Any) -> Any:
         spread_z = np.sqrt(np.asarray(m.var_z))
         used = spread_z > 0
         return np.abs(np.asarray(m.cov_xz)[:, used] / spread_z[used] / scale[:, None]).max(axis=1)
 
-    values, tolerance = largest(g.after, scale), np.minimum(rounding_share(data.eps, g.size, scale), chance)
+    values, tolerance = largest(g.after, scale), np.minimum(leak_bound(data.eps, e.norm, g.size, scale), chance)
     worst = int(np.argmax(values / tolerance))
     return Condition(
         "cross-covariance",
@@ -213,49 +214,31 @@ def _class_means(g: FirstPass, noise: Any, share: float, n: int) -> Condition:
     )
 
 
-def _canonical(e: Evidence, allowed: Any, n: int) -> Condition:
-    white = e.white
-    each = np.linalg.norm(white.correlations, axis=1)  # (r,) correlation of each direction with the concept
-    explained = float((white.correlations**2).sum(axis=0).max(initial=0.0))
-    faint = judge_faint(
-        white.faint_correlations**2, white.faint_roundings, n, len(white.spread), max(1.0 - explained, 0.0)
-    )
-    clear = bool((each <= allowed).all())
-    value = float(white.canonical.max(initial=0.0))
-    if clear and not faint.excused:
-        value = max(value, float(np.sqrt(faint.share)))
+def _canonical(e: Evidence, allowed: Any) -> Condition:
+    each = np.linalg.norm(e.white.correlations, axis=1)  # (r,) correlation of each direction with the concept
     return Condition(
         "canonical correlation",
         "largest correlation between a linear score of x and one of z",
         float(e.white_before.canonical.max(initial=0.0)),
-        value,
-        float(np.sqrt((allowed**2).sum())) if faint.excused else float(np.sqrt(faint.by_chance)),
-        clear and faint.excused,
-        faint.note,
+        float(e.white.canonical.max(initial=0.0)),
+        float(np.sqrt((allowed**2).sum())),
+        bool((each <= allowed).all()),
     )
 
 
 def _least_squares(data: AuditData, e: Evidence, allowed: Any, chance: float) -> Condition:
-    after = least_squares(e.second.triangle, data.n, data.d, e.rounding)
-    before = least_squares(e.second.triangle_before, data.n, data.d) if data.edited else after
-    faint = _faint_rows(after, data.n)
-    noise = max(0, after.directions - len(allowed))  # directions of rounding noise, which a covariance does not show
+    after = least_squares(e.second.triangle, data.n, data.d, e.white.floor)
+    before = least_squares(e.second.triangle_before, data.n, data.d, e.white_before.floor) if data.edited else after
+    noise = max(0, after.directions - len(allowed))  # directions at the floor, which a covariance does not show
     tolerance = float((allowed**2).sum() + noise * chance**2)
-    clear = after.share <= tolerance
-    value = after.share if faint.excused or not clear else max(after.share, faint.share)
     return Condition(
         "least squares",
         "share of z's variance that the best linear model explains, by QR of the rows",
         before.share,
-        value,
-        tolerance if faint.excused else faint.by_chance,
-        clear and faint.excused,
-        faint.note,
+        after.share,
+        tolerance,
+        after.share <= tolerance,
     )
-
-
-def _faint_rows(found: LeastSquares, n: int) -> Faint:
-    return judge_faint(found.faint_explained, found.faint_roundings, n, found.directions, max(1.0 - found.share, 0.0))
 
 
 def _logistic(data: AuditData, e: Evidence, allowed: Any) -> Condition:

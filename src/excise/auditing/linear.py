@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.directions import Whitened, one_rounding
-from excise.numerics.precision import FAINT, ROUNDINGS
+from excise.auditing.directions import Whitened
 
 __all__ = ["BITS", "LeastSquares", "Logistic", "best_logistic", "constant_loss", "fits_in_memory", "least_squares"]
 
@@ -82,23 +81,16 @@ def best_logistic(rows: Rows, codes: Any, k: int, white: Whitened, seed: int = 0
 class LeastSquares:
     """By QR of the rows, which shares nothing with Moments: no covariance is ever formed."""
 
-    share: float  # of Z's variance that the clear directions explain, averaged over the columns of Z
-    directions: int  # clear ones
-    faint_explained: Any  # (f, q) squared correlations of the faint directions with each column of Z
-    faint_roundings: Any  # (f,)
+    share: float  # of Z's variance that the directions explain, averaged over the columns of Z
+    directions: int  # that vary by more than the floor
 
 
-def least_squares(triangle: Any, n: int, d: int, rounding: Any = None) -> LeastSquares:
-    """From the triangle of a QR of [X / scale, Z / spread], both centred; `rounding` (d,) as for `whitened`."""
+def least_squares(triangle: Any, n: int, d: int, floor: float) -> LeastSquares:
+    """From the triangle of a QR of [X / scale, Z / spread], both centred; `floor` as in `Whitened`."""
     left, right = triangle[:d, :d], triangle[:d, d:]
-    U, s, V = np.linalg.svd(left, full_matrices=False)
-    root = float(np.sqrt(n))
-    seen = s > 1e-12 * max(float(s[0]), root)
-    U, s, V = U[:, seen], s[seen], V[seen]
-    units = one_rounding(V, rounding)
-    clear = s > root * np.minimum(ROUNDINGS * units, FAINT)
+    U, s, _ = np.linalg.svd(left, full_matrices=False)
+    seen = s > float(np.sqrt(n * floor))
     total = (triangle[:, d:] ** 2).sum(axis=0)  # (q,)
-    explained = (U.T @ right) ** 2 / np.where(total > 0, total, 1.0)
-    roundings = s / root / np.where(units > 0, units, np.inf)
-    share = float(min(explained[clear].sum(axis=0).mean(), 1.0)) if explained.shape[1] else 0.0
-    return LeastSquares(share, int(clear.sum()), explained[~clear], roundings[~clear])
+    explained = (U[:, seen].T @ right) ** 2 / np.where(total > 0, total, 1.0)
+    share = float(min(explained.sum(axis=0).mean(), 1.0)) if explained.shape[1] else 0.0
+    return LeastSquares(share, int(seen.sum()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -174,13 +173,8 @@ def _classes(path: str, table: Table) -> Any:
 
 
 def fit_gathered(gathered: Gathered, method: str, **options: Any) -> Eraser:
-    """An eraser from what a pass has gathered. Rows that are still at hand help to solve faint directions."""
-    main = gathered.main
-    lent = nullcontext()
-    if gathered.at_hand is not None and isinstance(main, Moments):
-        lent = main.lend(*gathered.at_hand)  # type: ignore[assignment]
-    with lent:
-        return fit_moments(main, method, task=gathered.task, **options)
+    """An eraser from what a pass has gathered."""
+    return fit_moments(gathered.main, method, task=gathered.task, **options)
 
 
 def described(eraser: Eraser, table: Table) -> Eraser:

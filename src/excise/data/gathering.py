@@ -51,7 +51,6 @@ class Gathered:
     feature_names: tuple[str, ...] | None = None
     rows: int = 0  # of the files: those that were dropped too
     bad: BadRows = field(default_factory=BadRows)
-    at_hand: Any = None  # (rows, labels) as long as there was one batch only
 
     @property
     def is_empty(self) -> bool:
@@ -63,12 +62,10 @@ class Gathered:
         names = self.feature_names or given.names
         labels = flat_labels(z, given.lead)
         concept, encoded = self.main.concept.extend(labels)
-        before = self.rows
         self.main.update_encoded(given.rows, concept, encoded, None, names)
         if self.task is not None:
             self.task.update_encoded(given.rows, *self.task.concept.extend(flat_labels(y, given.lead)), None, names)
         self.rows += given.rows.shape[0]
-        self.at_hand = (given.rows, encoded) if before == 0 else None
         return self
 
     def add_batch(self, batch: Batch) -> None:
@@ -82,7 +79,6 @@ class Gathered:
         if batch.bad.count:
             self.rows += batch.bad.count
             self.bad += batch.bad
-            self.at_hand = None
 
     def __add__(self, other: Gathered) -> Gathered:
         task = self.task + other.task if self.task is not None and other.task is not None else None

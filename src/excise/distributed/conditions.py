@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from excise.auditing.directions import judge_faint, unit_scale, whitened
+from excise.auditing.directions import standard_norm, unit_scale, whitened
 from excise.auditing.guardedness import Condition
 from excise.data.gathering import Gathered, Recipe
 from excise.distributed.dask_collections import Columns, blocks_of, first_concept
 from excise.distributed.reducing import reduce_parts
 from excise.moments.moments import Moments
-from excise.numerics.precision import FAINT, chance_correlation, rounding_share
+from excise.numerics.precision import ALL_BUT_EMPTIED, chance_correlation, leak_bound
 
 __all__ = ["conditions", "judge"]
 
@@ -35,7 +35,6 @@ def both_of_block(x: Any, labels: Any, recipe: Recipe, eraser: Any) -> BeforeAnd
     if len(x):
         before.update(x, labels)
         after.update(x if eraser is None else eraser(x, labels), labels)
-    before.at_hand = after.at_hand = None
     return BeforeAndAfter(before, after)
 
 
@@ -60,29 +59,26 @@ def conditions(
     pairs = blocks_of(X, z, features, concept)
     recipe = Recipe("moments", first_concept(pairs, kind))
     total = reduce_parts(both_of_block, [(x, labels, recipe, eraser) for x, labels in pairs], client)
-    return judge(total.before.main, total.after.main)
+    before, after = total.before.main, total.after.main
+    return judge(before, after, standard_norm(eraser, unit_scale(before, after)))
 
 
-def judge(before: Moments, after: Moments) -> list[Condition]:
-    """Conditions from moments of the same rows before and after."""
+def judge(before: Moments, after: Moments, norm: float = 1.0) -> list[Condition]:
+    """Conditions from moments of the same rows before and after an edit of this norm."""
     scale = unit_scale(before, after)
+    s = after.statistics
     spread = np.sqrt(np.asarray(after.var_x))
-    size = np.sqrt(np.asarray(after.mean_x) ** 2 + np.asarray(after.var_x))
-    eps = max(after.statistics.roundoff, 2.0**-53)
-    columns = _rank(after)
-    chance = chance_correlation(int(after.rows), columns, len(scale))
-    own = np.where((spread > 0) & (spread < 10 * FAINT * scale), spread, scale)  # an emptied feature, in its own spread
+    size = np.hypot(np.asarray(after.mean_x), spread)
+    eps = max(s.unit_roundoff, 2.0**-53)
+    chance = chance_correlation(int(after.rows), _rank(after), len(scale))
+    # A feature that was all but emptied is judged in its own spread.
+    own = np.where((spread > 0) & (spread < ALL_BUT_EMPTIED * scale), spread, scale)
     values = _largest(after, own)
-    tolerance = np.minimum(rounding_share(eps, size, own), chance)
+    tolerance = np.minimum(leak_bound(eps, norm, size, own), chance)
     worst = int(np.argmax(values / tolerance))
-    white = whitened(after, scale, eps * size / scale)
-    noise = rounding_share(eps, size, scale)
-    allowed = np.minimum(np.sqrt(np.mean(noise**2)) / white.spread, chance)
+    white = whitened(after, scale, eps)
+    allowed = np.minimum(np.sqrt(np.mean(leak_bound(eps, norm, size, scale) ** 2)) / white.spread, chance)
     each = np.linalg.norm(white.correlations, axis=1)
-    left = max(1.0 - float((white.correlations**2).sum(axis=0).max(initial=0.0)), 0.0)
-    faint = judge_faint(white.faint_correlations**2, white.faint_roundings, int(after.rows), len(white.spread), left)
-    clear = bool((each <= allowed).all())
-    largest = float(white.canonical.max(initial=0.0))
     return [
         Condition(
             "cross-covariance",
@@ -96,10 +92,9 @@ def judge(before: Moments, after: Moments) -> list[Condition]:
             "canonical correlation",
             "largest correlation between a linear score of x and one of z",
             float(whitened(before, scale).canonical.max(initial=0.0)),
-            largest if faint.excused else max(largest, float(np.sqrt(faint.share))),
+            float(white.canonical.max(initial=0.0)),
             float(np.sqrt((allowed**2).sum())),
-            clear and faint.excused,
-            "" if faint.excused else faint.note,
+            bool((each <= allowed).all()),
         ),
     ]
 

@@ -89,7 +89,6 @@ def of_block(x: Any, labels: Any, recipe: Recipe) -> Gathered:
     out = recipe.start()
     if len(x):
         out.update(x, labels)
-    out.at_hand = None
     return out
 
 

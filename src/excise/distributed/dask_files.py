@@ -44,7 +44,6 @@ def _rows(table: Table) -> list[int | None]:
 def gather_from(how: str, rows: list[int | None], part: Part, recipe: Recipe) -> Gathered:
     """What a worker does: open, read one part, add up."""
     out = gather_part(_open(how, rows), [part], recipe)
-    out.at_hand = None  # rows stay where they are
     return out
 
 

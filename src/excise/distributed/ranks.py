@@ -97,7 +97,7 @@ def all_reduce(m: Moments, group: Any = None) -> Moments:
         "concept": None if own is None else m.concept.to_dict(),
         "names": None if m.feature_names is None else list(m.feature_names),
         "eps": 0.0 if own is None else own.eps,
-        "roundoff": 0.0 if own is None else own.roundoff,
+        "n2": 0.0 if own is None else own.n2,
         "fingerprints": None if own is None or own.fingerprints is None else own.fingerprints.to_dict(),
         "factor": own.s_xx.count if own is not None and isinstance(own.s_xx, RowScatter) else None,
     }
@@ -158,6 +158,7 @@ class _Sum:
                 mean_x=convert(spread.mean_x, like),
                 mean_z=convert(spread.mean_z, like),
                 s_xz=convert(spread.s_xz, like),
+                rounding=convert(spread.rounding, like),
                 s_xx=spread.s_xx.to(like),
                 s_zz=None if spread.s_zz is None else convert(spread.s_zz, like),
             )
@@ -195,7 +196,8 @@ class _Sum:
             s_xz=self.total(s_xz, (d, k)),
             s_zz=None if self.concept.is_one_categorical else self.total(s_zz, (k, k)),
             eps=max(entry["eps"] for entry in about),
-            roundoff=max(entry["roundoff"] for entry in about),
+            n2=float(sum(entry["n2"] for entry in about)),
+            rounding=self.total(None if own is None else own.rounding, (d,)),
             fingerprints=_looked(about),
         )
 

@@ -14,7 +14,7 @@ from excise.concepts.concept import Concept
 from excise.erasers.apply import Constants, subtract_by_label
 from excise.erasers.protocol import check_stored, needs_gradient, placed, read_names, read_rows, with_gradient_of
 from excise.numerics.arrays import Array, host, namespace
-from excise.numerics.linalg import basis, scales
+from excise.numerics.correlation import basis, scales
 
 __all__ = ["OracleEraser"]
 

@@ -19,8 +19,7 @@ from excise.methods.geometry import affine_eraser, geometry
 from excise.moments.class_moments import ClassMoments
 from excise.numerics.arrays import Array, convert, host, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import force_dual
-from excise.numerics.shrinkage import Shrinkage, choose_shrinkage, shrink
+from excise.numerics.correlation import Shrinkage, force_dual
 
 __all__ = ["alf"]
 
@@ -80,29 +79,25 @@ def alf(
 def _solve(
     m: ClassMoments, whole: Any, target: float, rank: int | None, shrinkage: Shrinkage, strength: float
 ) -> AffineEraser:
-    g = geometry(whole)
-    D, xp = g.D, namespace(g.D)
-    d = int(D.shape[0])
-    method = choose_shrinkage(shrinkage, whole.effective_rows, d)
-    R, intensity = shrink(whole.correlation_matrix(), whole.effective_rows, method)
-    values, vectors = xp.linalg.eigh(R)
-    keep = host(values) > 1e-10 * float(values[-1])
-    keep = keep & (host(xp.sum(vectors**2 * xp.astype(whole.var_x > 0, D.dtype)[:, None], axis=0)) > 0.5)
-    at = convert(np.flatnonzero(keep), D)
-    vectors, values = vectors[:, at], values[at]
-    W = (vectors / xp.sqrt(values)).T / D[None, :]  # (p, d): whitened coordinates
-    back = D[:, None] * vectors * xp.sqrt(values)  # (d, p)
-    U = xp.linalg.qr(W @ (g.U * D[:, None]))[0] if g.U.shape[1] else g.U[: W.shape[0], :0]
-    p = int(W.shape[0])
+    g = geometry(whole, shrinkage)
+    D, F, xp = g.D, g.F, namespace(g.D)
+    U = xp.linalg.qr(F.half(g.U))[0] if g.U.shape[1] else g.U
+    whitened = [F.half(F.half(covariance / D[:, None] / D[None, :]).T) for covariance in m.covs]
+    shares = m.n / m.n.sum()
+    # The variance within classes and between them is 1 in each direction above the ridge: so many dimensions there are.
+    within = sum(float(s) * float(xp.linalg.trace(C)) for s, C in zip(shares, whitened, strict=True))
+    between = g.canonical()
+    p = int((host(whole.var_x) > 0).sum()) if between is None else round(within + sum(c * c for c in between))
     room = p - int(U.shape[1])
     if rank is not None and rank > room:
         raise ExciseError(f"rank must be at most {room}: {p} dimensions less {U.shape[1]} of LEACE, got {rank}")
-    E, chosen, removed, beyond = _directions(m, W, U, target, rank)
+    E, chosen, removed, beyond = _directions(whitened, m.n, U, target, rank)
     Q = xp.concat([U, E[:, :chosen]], axis=1)
     # The columns of LEACE as they are, so that P Sxz = 0 to the last digit; the dual makes up for it.
-    left = xp.concat([g.U * D[:, None], back @ E[:, :chosen]], axis=1)
-    right = force_dual(W.T @ Q, left) if Q.shape[1] else W.T @ Q
-    warn_few_rows(whole, method)
+    left = xp.concat([g.U, F.times(E[:, :chosen])], axis=1)
+    right = force_dual(F.half_transposed(Q), left) if Q.shape[1] else Q
+    left, right = left * D[:, None], right / D[:, None]
+    warn_few_rows(whole, g.shrinkage)
     if p - Q.shape[1] < 2:
         warn(
             f"alf removes {Q.shape[1]} of {p} dimensions: hardly anything is left; lower target, or pass rank=",
@@ -110,7 +105,7 @@ def _solve(
         )
     total = float(xp.sum(whole.var_x))
     info = describe(
-        whole, "alf", strength=strength, shrinkage=method, shrinkage_intensity=intensity, target=target,
+        whole, "alf", strength=strength, **g.about(), target=target,
         rank_of_means=int(U.shape[1]), rank_of_covariances=chosen, difference_removed=removed,
         difference_removed_beyond_chance=beyond, edit=whole.mean_squared_edit(left, right) / total if total else 0.0,
     )  # fmt: skip
@@ -118,20 +113,18 @@ def _solve(
 
 
 def _directions(
-    m: ClassMoments, W: Array, U: Array, target: float, rank: int | None
+    whitened: list[Array], counts: Any, U: Array, target: float, rank: int | None
 ) -> tuple[Array, int, float, float]:
-    """Eigenvectors (p, room) in order, how many to take, and the shares that they remove."""
-    xp = namespace(W)
-    shares = m.n / m.n.sum()
-    covs = m.covs
-    whitened = [W @ covs[c] @ W.T for c in range(len(shares))]
+    """Eigenvectors (d, room) in order, how many to take, and the shares that they remove."""
+    xp = namespace(U)
+    shares = counts / counts.sum()
     average = sum(float(s) * C for s, C in zip(shares, whitened, strict=True))
-    rest = xp.linalg.qr(xp.concat([U, xp.eye(W.shape[0], dtype=W.dtype, device=W.device)], axis=1))[0][:, U.shape[1] :]
+    rest = xp.linalg.qr(xp.concat([U, xp.eye(U.shape[0], dtype=U.dtype, device=U.device)], axis=1))[0][:, U.shape[1] :]
     rest = rest - U @ (U.T @ rest)
     rest = xp.linalg.qr(rest)[0]
     differences = [rest.T @ (C - average) @ rest for C in whitened]
     total = sum(float(s) * (D @ D) for s, D in zip(shares, differences, strict=True))
-    order = convert(np.arange(rest.shape[1])[::-1].copy(), W)
+    order = convert(np.arange(rest.shape[1])[::-1].copy(), U)
     turn = xp.linalg.eigh(total)[1][:, order]
     # What is left after the first q directions are gone: the squares below and right of (q, q), summed.
     squares = np.zeros((rest.shape[1], rest.shape[1]))
@@ -142,7 +135,7 @@ def _directions(
     # By chance: a covariance of n rows has squared errors of (1 + [i = j]) / n in whitened coordinates.
     dimensions = np.arange(rest.shape[1], -1, -1)
     by_chance = (
-        dimensions * (dimensions + 1.0) * float(sum(s * (1.0 - s) / n for s, n in zip(shares, m.n, strict=True)))
+        dimensions * (dimensions + 1.0) * float(sum(s * (1.0 - s) / n for s, n in zip(shares, counts, strict=True)))
     )
     by_chance = np.minimum(by_chance, left)
     beyond = left - by_chance

@@ -15,8 +15,7 @@ from excise.moments.fingerprints import RARE_ROWS, Fingerprints
 from excise.moments.labelled_rows import flat_labels
 from excise.moments.moments import Moments
 from excise.numerics.arrays import describe_device, host
-from excise.numerics.precision import HIDDEN
-from excise.numerics.shrinkage import FEW_ROWS
+from excise.numerics.correlation import FEW_ROWS
 
 __all__ = [
     "check_number",
@@ -30,7 +29,6 @@ __all__ = [
     "warn_all_erased",
     "warn_few_rows",
     "warn_fingerprints",
-    "warn_hidden",
     "warn_left",
     "warn_rank_zero",
 ]
@@ -79,16 +77,6 @@ def warn_few_rows(m: Moments, shrinkage: str = "none") -> None:
         f"expect to find about d/n = {min(1.0, m.d / rows):.2g} of the variance again; more rows help{calmer}",
         code="few-rows",
     )
-
-
-def warn_hidden(hidden: float) -> None:
-    if hidden > HIDDEN:
-        warn(
-            f"the concept shows in directions of X that hardly vary (below what the arithmetic can resolve; canonical "
-            f"correlation up to {min(1.0, hidden):.2g}): it is erased, but possibly by a larger edit than the smallest; "
-            f"use excise.fit on the rows themselves, pass X as float64, or drop features that are almost copies of others",
-            code="unresolved",
-        )
 
 
 def warn_all_erased(rank: int, m: Moments) -> None:

@@ -9,7 +9,8 @@ from excise.methods.geometry import affine_eraser, correlations
 from excise.moments.class_moments import ClassMoments
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, host, namespace
-from excise.numerics.linalg import basis, complement
+from excise.numerics.correlation import basis
+from excise.numerics.linalg import complement
 
 __all__ = ["fair_pca"]
 
@@ -48,7 +49,7 @@ def fair_pca(
     require_concept(whole)
     warn_few_rows(whole, shrinkage="does not apply")
     D = whole.std_x
-    U, _ = basis(correlations(whole, D))
+    U = basis(correlations(whole, D))[0]
     R = complement(U)  # (d, d - r), orthonormal
     most = R.shape[1]
     if most == 0:

@@ -1,12 +1,13 @@
-"""What the closed-form methods start from: features without units, the concept's directions in them, a whitening.
+"""Moments -> features without units, the concept's directions in them, a factor of R; and back to an eraser.
 
 With D the standard deviations of X and A = D^-1 Sxz (in units of z's standard deviations), U is an orthonormal basis of
-A's columns, and F F^T is the correlation matrix of X, possibly shrunk.
+A's columns and R the correlation matrix of X.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,30 +15,90 @@ import numpy as np
 from excise.erasers.affine import AffineEraser
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, convert, host, namespace
-from excise.numerics.linalg import basis, scales
-from excise.numerics.precision import EMPTIED, EPS64, chance_correlation
-from excise.numerics.shrinkage import Shrinkage, choose_shrinkage, intensity, shrink
-from excise.numerics.whitening import Whitening, whiten_matrix, whiten_rows
+from excise.numerics.correlation import (
+    Factor,
+    RowsFactor,
+    Shrinkage,
+    basis,
+    choose_shrinkage,
+    factor,
+    factor_rows,
+    intensity,
+    scales,
+)
+from excise.numerics.linalg import singular_values
+from excise.numerics.precision import EMPTIED, EPS64, EXACT, RIDGE_FACTOR, RIDGE_SUMS
 
 __all__ = ["Geometry", "affine_eraser", "concept_rank", "correlations", "functions_of_concept", "geometry"]
 
 
 @dataclass(frozen=True)
 class Geometry:
+    m: Moments
     D: Array  # (d,) standard deviations of the features
     A: Array  # (d, k) correlations of the features with the columns of the concept
     U: Array  # (d, r) orthonormal, colsp(U) = colsp(A)
-    F: Whitening
-    shrinkage: Shrinkage  # what was done
-    intensity: float
+    shrinkage: Shrinkage  # as it was chosen
+
+    @cached_property
+    def F(self) -> Factor:
+        m, how = self.m, self.shrinkage
+        assert m.d is not None
+        d, rows = m.d, m.effective_rows
+
+        def shrink(trace: float, square: float) -> float:
+            return intensity(trace, square, d, rows, how)
+
+        G = m.standardised_rows
+        if G is not None:
+            return factor_rows(G, m.correlation_matrix, m.delta, m.kish, shrink)
+        return factor(m.correlation_matrix, m.delta, m.kish, m.eps_xx, shrink)
+
+    def canonical(self) -> list[float] | None:
+        """Canonical correlations of X and Z in the sample; None if R was shrunk, which gives no such thing."""
+        if self.F.intensity:
+            return None
+        r = int(self.U.shape[1])
+        if r == 0:
+            return []
+        if isinstance(self.F, RowsFactor):  # without the d x d factor
+            squares = np.linalg.eigvalsh(host(self.cross.T @ self.F.solve(self.cross)))[::-1]
+            found = np.sqrt(np.maximum(squares, 0.0))
+        else:
+            found = host(singular_values(self.F.half(self.cross)))
+        return np.minimum(found[:r], 1.0).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def cross(self) -> Array:
+        """(d, k) covariances of X and Z, with X in standard deviations and Z whitened."""
+        B = self.m.whitened_cov_xz / self.D[:, None]
+        return self.U @ (self.U.T @ B)
+
+    def functions_of_features(self) -> int:
+        """How many directions of the concept are linear functions of X: 1 - R^2 is rounding, less what the ridge takes."""
+        X = self.F.solve(self.cross)
+        taken = X.T @ (X * (self.F.multiplier * self.F.ridge)[:, None])
+        explained = np.linalg.eigvalsh(host(self.cross.T @ X + taken))
+        return int((1.0 - explained <= EXACT).sum())
+
+    def about(self) -> dict[str, Any]:
+        """For `info`: what was added to the diagonal of R."""
+        return {
+            "shrinkage": self.shrinkage,
+            "shrinkage_intensity": self.F.intensity,
+            "ridge": self.F.multiplier * float(namespace(self.D).max(self.F.ridge)),
+            "ridge_multiplier": self.F.multiplier,
+        }
 
 
 def correlations(m: Moments, D: Array) -> Array:
     """(d, k) correlations of the features with the columns of the concept; free of all units.
 
-    Not whitened: where two columns are almost the same, their small difference is still a direction.
+    Not whitened: if two columns are almost the same, their small difference is still a direction.
     """
-    return convert(m.cov_xz, D) / D[:, None] / scales(convert(m.var_z, D))[None, :]
+    xp = namespace(D)
+    varies = xp.astype(convert(m.var_x, D) > 0, D.dtype)  # a constant feature has no correlations, only rounding
+    return convert(m.cov_xz, D) * (varies / D)[:, None] / scales(convert(m.var_z, D))[None, :]
 
 
 def concept_rank(m: Moments) -> int:
@@ -45,50 +106,24 @@ def concept_rank(m: Moments) -> int:
     return int(basis(correlations(m, m.std_x))[0].shape[1])
 
 
-def geometry(m: Moments, shrinkage: Shrinkage = "none", beside: Array | None = None) -> Geometry:
-    """Factor the correlation matrix of X for the concept of `m`; `beside` (d, j) are further columns that must count."""
+def geometry(m: Moments, shrinkage: Shrinkage = "none") -> Geometry:
+    """The features without units, and the directions of the concept."""
     assert m.d is not None
-    D = m.std_x
-    A = correlations(m, D)
-    U = basis(A)[0]
-    columns = A if beside is None else namespace(A).concat([A, beside], axis=1)
-    rows = m.effective_rows
-    method = choose_shrinkage(shrinkage, rows, m.d)
-    G = m.standardised_rows
-    at_hand = m.at_hand
-    if G is not None:
-        K = G @ G.T
-        xp = namespace(K)
-        a = intensity(float(xp.linalg.trace(K)), float(xp.sum(K * K)), m.d, rows, method)
-        F = whiten_rows(G, columns, U, m.rounding, a)
-    else:
-        R, a = shrink(m.correlation_matrix(), rows, method)
-        made = [R]
-        del R
-
-        def make() -> Array:
-            return made.pop() if made else shrink(m.correlation_matrix(), rows, method)[0]
-
-        resolve = None
-        if at_hand is not None and a == 0.0:
-            resolve = lambda N: at_hand.resolve(N, m.mean_x, D)  # noqa: E731
-        chance = chance_correlation(int(rows), int(columns.shape[1]), 1)
-        F = whiten_matrix(make, columns, U, m.eps_xx, m.rounding, resolve, chance)
-    return Geometry(D, A, U, F, method, a)
+    A = correlations(m, m.std_x)
+    return Geometry(m, m.std_x, A, basis(A)[0], choose_shrinkage(shrinkage, m.effective_rows, m.d))
 
 
 def functions_of_concept(m: Moments) -> Any:
-    """Features (numbers, ascending) that are a function of the concept and of nothing else, as its own one-hot columns."""
+    """Features (numbers, ascending) that are a function of the concept and of nothing else, as its own one-hot columns.
+
+    Their unexplained share of variance is below what rounding lets one know (the ridge of a diagonal matrix).
+    """
     var = m.statistics.host_var_x
     explained = host(namespace(m.mean_x).sum(m.whitened_cov_xz**2, axis=1))
     left = 1.0 - explained / np.where(var > 0, var, np.inf)
-    if m.at_hand is None:
-        return np.flatnonzero(left <= 64.0 * EPS64)
-    candidates = np.flatnonzero(left <= 1e-12)
-    if not len(candidates):
-        return candidates
-    spread = m.at_hand.unexplained(candidates, m.regression, m.mean_x, m.mean_z)
-    return candidates[spread <= EMPTIED * np.sqrt(var[candidates])]
+    root = float(np.sqrt(len(var)))
+    known = (RIDGE_SUMS + RIDGE_FACTOR) * root * EPS64 + host(m.delta) ** 2
+    return np.flatnonzero((left <= known) & (var > 0))
 
 
 def affine_eraser(

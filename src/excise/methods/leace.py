@@ -1,8 +1,9 @@
 """LEACE: the smallest affine edit after which no linear predictor beats a constant (Theorem 4.2 of the paper).
 
 Any P = I - U V^T with colsp(U) = colsp(Sxz) and V^T U = I has P Sxz = 0 and so guards Z, however V was computed.
-LEACE is the choice of V that moves X least: P = I - W^+ Q W with W a whitening of X and Q the orthogonal projector
-on colsp(W Sxz). Here W = F^-1 D^-1: D divides by standard deviations, F F^T is the correlation matrix of X.
+LEACE is the choice of V that moves X least, V = C U (U^T C U)^-1 with C = Sxx^-1: the same as I - W^+ Q W with W a whitening
+of X and Q the orthogonal projector on colsp(W Sxz). Here features are divided by their standard deviations D first, and
+C is the inverse of their correlation matrix plus a ridge (`numerics/correlation.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ from excise.methods.checks import (
     require_concept,
     warn_all_erased,
     warn_few_rows,
-    warn_hidden,
     warn_rank_zero,
 )
 from excise.methods.geometry import affine_eraser, functions_of_concept, geometry
 from excise.moments.moments import Moments
-from excise.numerics.arrays import Array, convert, host, namespace
+from excise.numerics.arrays import Array, convert, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import force_dual
-from excise.numerics.shrinkage import Shrinkage
-from excise.numerics.whitening import least_dual
+from excise.numerics.correlation import Shrinkage, force_dual, least_dual
 
 __all__ = ["leace"]
 
@@ -45,11 +43,12 @@ def leace(
         affine: keep the mean of X; False erases without centring, r(x) = P x.
         shrinkage: of the correlation matrix of X. "auto" is "none" with 10 rows per feature or more, and "oas" with fewer,
             where the smallest edit of these rows would be a huge one of new rows. It guards just as exactly; the edit of
-            these rows is then no longer the smallest. `info["shrinkage"]` records what was chosen, and
-            `info["canonical_correlations"]` are those under the shrunk matrix.
+            these rows is then no longer the smallest. `info["shrinkage"]` records what was chosen. If the concept is a
+            linear function of X, "auto" never shrinks: it would leave the concept on new rows.
         limit_norm: mix P with the orthogonal projector where P would let the total variance grow; measured on `m`, or on
             the Moments given here.
-        strength: 1 erases, 0 changes nothing, 2 reverses the sign of the correlation.
+        strength: 1 erases, 0 changes nothing, 2 reverses the sign of the correlation. A strength below 1 removes no linear
+            information at all: it scales the removed component, and a probe scales it back (R^2 does not change).
 
     Raises:
         ConceptError: one class only, or labels that do not vary.
@@ -73,15 +72,16 @@ def leace(
 
 def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Moments, strength: float) -> AffineEraser:
     g = geometry(m, shrinkage)
-    D, U, F = g.D, g.U, g.F  # colsp(U) = colsp(D^-1 Sxz), U orthonormal
+    exact = 0
+    if g.shrinkage != "none" and shrinkage == "auto" and m.rows > m.k + g.D.shape[0] + 1:
+        plain = geometry(m, "none")
+        if exact := plain.functions_of_features():  # with shrinkage these directions would survive on new rows
+            g = plain
+    D, U = g.D, g.U  # colsp(U) = colsp(D^-1 Sxz), U orthonormal
     xp = namespace(U)
-    V, canonical = U, np.zeros(0)
     if U.shape[1] == 0:
         warn_rank_zero()
-    else:
-        V, T = least_dual(F, U)  # V = R^-1 U (U^T R^-1 U)^-1 with R = F F^T, so V^T U = I
-        canonical = np.linalg.svd(host(T @ (U.T @ (m.whitened_cov_xz / D[:, None]))), compute_uv=False)
-        warn_hidden(F.hidden)
+    V = least_dual(g.F, U) if U.shape[1] else U  # R^-1 U (U^T R^-1 U)^-1, so V^T U = I
     warn_few_rows(m, g.shrinkage)
     warn_all_erased(U.shape[1], m)
     # Back in the units of X: P = I - (D U) (D^-1 V)^T.
@@ -91,27 +91,18 @@ def _solve(m: Moments, affine: bool, shrinkage: Shrinkage, limit_norm: bool | Mo
     mix = 1.0
     if limit_norm is not False and U.shape[1]:
         right, mix = _limited(left, right, m if limit_norm is True else limit_norm)
-    exact = mix == 1.0 and g.intensity == 0.0  # then a feature that is a function of the concept vanishes
+    whole = mix == 1.0 and g.F.intensity == 0.0  # then a feature that is a function of the concept vanishes
+    about = describe(m, "leace", affine=affine, strength=strength, **g.about(), limit_norm_mix=mix)
+    about["canonical_correlations"] = g.canonical()
+    if exact:
+        about["exact_directions"] = exact
     return affine_eraser(
         m,
         left,
         strength * right,
         m.mean_x if affine else xp.zeros_like(m.mean_x),
-        describe(
-            m,
-            "leace",
-            affine=affine,
-            strength=strength,
-            shrinkage=g.shrinkage,
-            shrinkage_intensity=g.intensity,
-            limit_norm_mix=mix,
-            canonical_correlations=canonical[: U.shape[1]].tolist(),
-            solver=F.method,
-            rank_kept=F.kept,
-            rank_dropped=F.dropped,
-            rcond=F.rcond,
-        ),
-        emptied=functions_of_concept(m) if exact and U.shape[1] else None,
+        about,
+        emptied=functions_of_concept(m) if whole and U.shape[1] else None,
     )
 
 

@@ -15,10 +15,10 @@ from excise.errors import InputError, warn
 from excise.methods.checks import check_number, describe, require_concept
 from excise.moments.class_moments import ClassMoments
 from excise.numerics.arrays import Array, namespace
-from excise.numerics.linalg import inverse_root_psd, rank_psd, root_psd, scales
+from excise.numerics.correlation import Shrinkage, scales, shrink
+from excise.numerics.linalg import inverse_root_psd, rank_psd, root_psd
 from excise.numerics.memory import require_memory
 from excise.numerics.precision import UNEQUAL
-from excise.numerics.shrinkage import Shrinkage, shrink
 
 __all__ = ["quadratic"]
 

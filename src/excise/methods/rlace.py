@@ -23,7 +23,7 @@ from excise.numerics.arrays import Array, convert, host, namespace
 from excise.numerics.chunks import small_products
 from excise.numerics.linalg import canonical_correlation
 from excise.numerics.logistic import fit_logistic
-from excise.numerics.precision import CONSTANT_RTOL
+from excise.numerics.precision import CONSTANT
 
 __all__ = ["rlace"]
 
@@ -88,7 +88,7 @@ def rlace(
     # A feature that does not vary must not receive a trace, not even a rounding error, of what is removed.
     game = rows.X
     xp = namespace(game)
-    varies = xp.astype(xp.std(game, axis=0) > CONSTANT_RTOL, game.dtype)
+    varies = xp.astype(xp.std(game, axis=0) > CONSTANT, game.dtype)
     best = xp.linalg.qr(best * varies[:, None])[0]
     before = canonical_correlation(host(game), rows.codes)
     after = canonical_correlation(host(game - game @ best @ best.T), rows.codes)

@@ -25,7 +25,7 @@ from excise.methods.checks import (
 from excise.methods.geometry import affine_eraser, correlations
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, host, namespace
-from excise.numerics.linalg import basis
+from excise.numerics.correlation import basis
 
 __all__ = ["diff_in_means", "mean_projection", "sal"]
 
@@ -56,7 +56,7 @@ def sal(m: Moments, rank: int | None = None, strength: float = 1.0, reference: A
     check_strength(strength)
     require_concept(m)
     D = m.std_x
-    directions, _ = basis(correlations(m, D))  # the rank, decided without units
+    directions = basis(correlations(m, D))[0]  # the rank, decided without units
     full = directions.shape[1]
     if rank is not None:
         check_whole("rank", rank, 1)

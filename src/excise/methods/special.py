@@ -87,13 +87,12 @@ def fit_special(
     else:
         m = Moments().update_encoded(given.rows, concept, encoded, weight, given.names)
     warn_fingerprints(m.fingerprints, False, method, given.names)
-    with m.lend(given.rows, encoded, weight):
-        if normalize:
-            batch = Batch(given.rows, encoded, weight)
-            rows = WeightedRows(lambda: iter([batch]), shift_for(m), m.mean_z, m.mean_x)
-            eraser = leace_for_unit_vectors(m, rows, **options)
-        else:
-            eraser = CONDITIONAL[method](m, **options)
+    if normalize:
+        batch = Batch(given.rows, encoded, weight)
+        rows = WeightedRows(lambda: iter([batch]), shift_for(m), m.mean_z, m.mean_x)
+        eraser = leace_for_unit_vectors(m, rows, **options)
+    else:
+        eraser = CONDITIONAL[method](m, **options)
     return eraser if conditional is None else _named(eraser, conditional)
 
 

@@ -15,9 +15,9 @@ from excise.methods.geometry import affine_eraser, correlations, geometry
 from excise.moments.moments import Moments
 from excise.numerics.arrays import host, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import basis, force_dual, singular_values
+from excise.numerics.correlation import basis, force_dual, least_dual
+from excise.numerics.linalg import singular_values
 from excise.numerics.precision import INFEASIBLE
-from excise.numerics.whitening import least_dual
 
 __all__ = ["splince"]
 
@@ -54,14 +54,14 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
     D = m.std_x
     xp = namespace(D)
     B = correlations(task, D)  # of the features with the task
-    g = geometry(m, beside=B)
+    g = geometry(m)
     F, left = g.F, g.U
     if left.shape[1] == 0:
         warn_rank_zero()
         return affine_eraser(m, left, left, m.mean_x, describe(m, "splince", strength=strength, rank_of_task=0))
-    U = xp.linalg.qr(F.whiten(left))[0]
+    U = xp.linalg.qr(F.half(left))[0]
     task_directions = basis(B)[0]
-    Q = xp.linalg.qr(F.whiten(task_directions))[0]
+    Q = xp.linalg.qr(F.half(task_directions))[0]
     rest = U - Q @ (Q.T @ U)
     rest = rest - Q @ (Q.T @ rest)  # twice is enough: orthogonal to Q to rounding
     sines = host(singular_values(rest))  # of the angles between the two subspaces
@@ -75,7 +75,7 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
             code="infeasible",
         )
     V = xp.linalg.qr(rest)[0]
-    dual = force_dual(F.whiten_transposed(V), left)
+    dual = force_dual(F.half_transposed(V), left)
     condition = 1.0 / smallest
     if condition > 100:
         warn(
@@ -84,9 +84,7 @@ def _solve(m: Moments, task: Moments, strength: float) -> AffineEraser:
             code="large-edit",
         )
     outer = left * D[:, None]
-    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(
-        outer, least_dual(F, left)[0] / D[:, None]
-    )
+    price = m.mean_squared_edit(outer, dual / D[:, None]) / m.mean_squared_edit(outer, least_dual(F, left) / D[:, None])
     return affine_eraser(
         m,
         outer,

@@ -8,9 +8,9 @@ from excise.methods.checks import check_strength, describe, json_names, require_
 from excise.methods.geometry import affine_eraser, geometry
 from excise.moments.moments import Moments
 from excise.numerics.arrays import convert, host
-from excise.numerics.linalg import basis_and_rows, scales, share_outside
+from excise.numerics.correlation import basis, least_dual, scales
+from excise.numerics.linalg import share_outside
 from excise.numerics.precision import INFEASIBLE
-from excise.numerics.whitening import least_dual
 
 __all__ = ["switch"]
 
@@ -39,7 +39,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
     one = scales(m1.var_z)  # the units of Z drop out
     A1 = m1.cov_xz / D[:, None] / one[None, :]
     A2 = convert(m2.cov_xz, D) / D[:, None] / one[None, :]
-    U, s, H = basis_and_rows(A1)  # A1 = U s H^T
+    U, s, H = basis(A1)  # A1 = U s H^T
     outside = share_outside(A2, H)
     if outside > INFEASIBLE:
         raise ConceptError(
@@ -47,7 +47,7 @@ def switch(m1: Moments, m2: Moments, strength: float = 1.0) -> AffineEraser:
             f"not ({outside:.2g} of its size); use concepts with the same number of classes",
             code="infeasible",
         )
-    right = least_dual(geometry(m1).F, U)[0]
+    right = least_dual(geometry(m1).F, U)
     left = (A1 - A2) @ H / s[None, :]
     info = describe(m1, "switch", strength=strength, to=json_names(m2.concept.names), singular_values=host(s).tolist())
     return affine_eraser(m1, left * D[:, None], strength * right / D[:, None], m1.mean_x, info)

@@ -8,8 +8,7 @@ from excise.errors import ConceptError, InputError
 from excise.methods.checks import describe, require_concept
 from excise.moments.class_moments import ClassMoments
 from excise.numerics.arrays import namespace
-from excise.numerics.linalg import scales
-from excise.numerics.shrinkage import Shrinkage, shrink
+from excise.numerics.correlation import Shrinkage, scales, shrink
 
 __all__ = ["transport"]
 

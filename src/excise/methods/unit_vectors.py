@@ -22,9 +22,7 @@ from excise.methods.weighted_rows import Edit, WeightedRows, WeightedSums
 from excise.moments.moments import Moments
 from excise.numerics.arrays import Array, convert, host, namespace
 from excise.numerics.chunks import small_products
-from excise.numerics.linalg import basis, over_transposed, scales
-from excise.numerics.shrinkage import Shrinkage
-from excise.numerics.whitening import Whitening
+from excise.numerics.correlation import Factor, Shrinkage, basis, force_dual, scales
 
 __all__ = ["leace_for_unit_vectors", "shift_for"]
 
@@ -104,7 +102,7 @@ class _Search:
                 code="no-direction",
             )
         warn_few_rows(m, self.g.shrinkage)
-        target = max(TARGET, 1e-4 * m.statistics.roundoff)  # unit vectors are rounded to the dtype of X anyway
+        target = max(TARGET, 1e-4 * m.statistics.unit_roundoff)  # unit vectors are rounded to the dtype of X anyway
         point = self._anderson(A, 0.0, QUICK, target)
         if point.residual > ACCEPTED:
             point = min(point, self._plain(point.A, 0.0, SLOW, TARGET), key=lambda p: p.residual)
@@ -222,8 +220,8 @@ class _Search:
         m = self.m
         xp = namespace(m.mean_x)
         info = describe(
-            m, "leace", affine=True, strength=1.0, shrinkage=self.g.shrinkage, shrinkage_intensity=self.g.intensity,
-            normalize=True, rounds=self.rounds, residual=0.0 if point is None else point.residual, solver=self.g.F.method,
+            m, "leace", affine=True, strength=1.0, **self.g.about(), normalize=True, rounds=self.rounds,
+            residual=0.0 if point is None else point.residual,
         )  # fmt: skip
         if point is None:
             nothing = xp.zeros((m.d, 0), dtype=m.mean_x.dtype, device=m.mean_x.device)
@@ -259,12 +257,9 @@ class _Search:
         )
 
 
-def _least_dual(F: Whitening, U: Array) -> Array:
+def _least_dual(F: Factor, U: Array) -> Array:
     """V (d + 1, r) with V^T U = I and the least E |V^T h|^2: S^-1 U (U^T S^-1 U)^-1 with S = diag(F F^T, 1)."""
-    xp = namespace(U)
-    G, T = xp.linalg.qr(xp.concat([F.whiten(U[:-1]), U[-1:]], axis=0))
-    V = over_transposed(xp.concat([F.whiten_transposed(G[:-1]), G[-1:]], axis=0), T)
-    return over_transposed(V, V.T @ U)
+    return force_dual(namespace(U).concat([F.solve(U[:-1]), U[-1:]], axis=0), U)
 
 
 def shift_for(m: Moments) -> Array:

@@ -16,7 +16,7 @@ from excise.moments.fingerprints import Fingerprints
 from excise.moments.labelled_rows import check_weight, flat_labels, read_labelled_rows
 from excise.moments.moments import Moments
 from excise.moments.scatter import MatrixScatter
-from excise.moments.statistics import Statistics, not_finite, of_batch
+from excise.moments.statistics import Statistics, not_finite, of_batch, stored_n2, stored_rounding
 from excise.numerics.arrays import Array, convert, namespace
 from excise.numerics.memory import require_memory
 
@@ -188,11 +188,12 @@ class ClassMoments:
             "n": [part.n for part in parts],
             "rows": [part.rows for part in parts],
             "eps": [part.eps_xx for part in parts],
-            "roundoff": [part.statistics.roundoff for part in parts],
+            "n2": [part.statistics.n2 for part in parts],
             "fingerprints": [None if (f := part.statistics.fingerprints) is None else f.to_dict() for part in parts],
             "feature_names": None if self._feature_names is None else list(self._feature_names),
         }
         arrays = {"mean_x": self.means, "s_xx": _stacked([part.statistics.s_xx.matrix() for part in parts])}
+        arrays["rounding"] = _stacked([part.statistics.rounding for part in parts])
         return arrays, about
 
     @staticmethod
@@ -201,20 +202,24 @@ class ClassMoments:
         names = about.get("feature_names")
         out._feature_names = None if names is None else tuple(names)
         k = len(about["names"])
-        roundoff, looked = about.get("roundoff", [0.0] * k), about.get("fingerprints", [None] * k)
+        looked = about.get("fingerprints", [None] * k)
         for i, name in enumerate(tuple(n) if isinstance(n, list) else n for n in about["names"]):
             mean, S = arrays["mean_x"][i], arrays["s_xx"][i]
+            n, rows, scatter = about["n"][i], about["rows"][i], MatrixScatter(S)
+            own: dict[str, Any] = {key: about[key][i] for key in ("n2", "roundoff") if key in about}
+            stored = {"rounding": arrays["rounding"][i]} if "rounding" in arrays else {}
             statistics = Statistics(
-                about["n"][i],
-                about["rows"][i],
-                mean,
-                np.ones(1),
-                MatrixScatter(S),
-                np.zeros((mean.shape[0], 1)),
-                None,
-                about["eps"][i],
-                roundoff[i],
-                None if looked[i] is None else Fingerprints.from_dict(looked[i]),
+                n=n,
+                rows=rows,
+                mean_x=mean,
+                mean_z=np.ones(1),
+                s_xx=scatter,
+                s_xz=np.zeros((mean.shape[0], 1)),
+                s_zz=None,
+                eps=about["eps"][i],
+                n2=stored_n2(own, n, rows),
+                rounding=stored_rounding(stored, own, n, scatter.diagonal(), mean),
+                fingerprints=None if looked[i] is None else Fingerprints.from_dict(looked[i]),
             )
             out._parts[name_order(name)] = Moments.from_statistics(statistics, _single(out.concept, name))
         return out

@@ -6,8 +6,6 @@ Streaming, out-of-core, multi-GPU and cluster fitting are all `Moments.merge`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +15,6 @@ from excise import files
 from excise.concepts.concept import Concept
 from excise.concepts.encoded import Encoded
 from excise.errors import ConceptError, FileFormatError, InputError
-from excise.moments.at_hand import AtHand
 from excise.moments.fingerprints import Fingerprints
 from excise.moments.labelled_rows import (
     check_weight,
@@ -32,11 +29,14 @@ from excise.moments.statistics import (
     not_finite,
     of_batch,
     spread_columns,
+    stored_n2,
+    stored_rounding,
     without,
 )
-from excise.numerics.arrays import Array, convert, describe_device, host, namespace
-from excise.numerics.linalg import inverse_root, scales
-from excise.numerics.precision import ROUNDINGS
+from excise.numerics.arrays import Array, convert, describe_device, namespace
+from excise.numerics.correlation import scales
+from excise.numerics.linalg import inverse_root
+from excise.numerics.precision import EPS64
 
 __all__ = ["Moments"]
 
@@ -61,7 +61,6 @@ class Moments:
         self._track_xx = track_xx
         self._statistics: Statistics | None = None
         self._feature_names: tuple[str, ...] | None = None
-        self._at_hand: AtHand | None = None
 
     def update(self, X: Any, z: Any, sample_weight: Any = None) -> Moments:
         """Add a batch: X (..., d), one label per row, optionally one weight (a weight of 2 is the row twice).
@@ -123,22 +122,7 @@ class Moments:
             batch = of_batch(rows, encoded, weight, self._track_xx, look)
         self._add(batch, concept)
         self._feature_names = self._feature_names or names
-        self._at_hand = None
         return self
-
-    @property
-    def at_hand(self) -> AtHand | None:
-        """The rows behind these moments, as long as the caller lends them to the solver."""
-        return self._at_hand
-
-    @contextmanager
-    def lend(self, rows: Array, encoded: Encoded, sample_weight: Any = None) -> Iterator[Moments]:
-        """Lend the solver the rows of these moments, all of them; they are not kept."""
-        self._at_hand = AtHand(rows, encoded, check_weight(sample_weight, rows.shape[0]))
-        try:
-            yield self
-        finally:
-            self._at_hand = None
 
     def _add(self, batch: Statistics, concept: Concept) -> None:
         if self._statistics is None:
@@ -249,8 +233,15 @@ class Moments:
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0.0 < factor <= 1.0:
             raise InputError(f"factor must be a number above 0 and at most 1, got {factor!r}")
         s = self.statistics
-        s_zz = None if s.s_zz is None else s.s_zz * factor
-        faded = replace(s, n=s.n * factor, s_xx=s.s_xx.scaled(factor), s_xz=s.s_xz * factor, s_zz=s_zz)
+        faded = replace(
+            s,
+            n=s.n * factor,
+            s_xx=s.s_xx.scaled(factor),
+            s_xz=s.s_xz * factor,
+            s_zz=None if s.s_zz is None else s.s_zz * factor,
+            n2=s.n2 * factor**2,
+            rounding=s.rounding * factor,
+        )
         return Moments.from_statistics(faded, self.concept, self._feature_names)
 
     @property
@@ -399,13 +390,14 @@ class Moments:
         return self.statistics.eps
 
     @property
-    def rounding(self) -> np.ndarray[Any, Any]:
-        """(d,) what a few roundings of its numbers do to a feature, in its standard deviations; NumPy."""
-        s = self.statistics
-        var = s.host_var_x
-        spread = np.sqrt(np.where(var > 0, var, 1.0))
-        size: np.ndarray[Any, Any] = np.sqrt(host(s.mean_x) ** 2 + var)
-        return ROUNDINGS * s.roundoff * size / spread
+    def kish(self) -> float:
+        """Effective number of rows, (sum w)^2 / (sum w^2): fewer than there are if some weigh far more than others."""
+        return self.statistics.kish
+
+    @property
+    def delta(self) -> Array:
+        """(d,) what one rounding of its numbers does to a feature, in its standard deviations."""
+        return self.statistics.delta
 
     @property
     def standardised_rows(self) -> Array | None:
@@ -413,20 +405,24 @@ class Moments:
         s = self.statistics
         if not isinstance(s.s_xx, RowScatter):
             return None
-        return s.s_xx.rows() / (s.std_x * float(np.sqrt(s.n)))
+        return s.s_xx.rows() * self._units()[None, :]
 
     def correlation_matrix(self) -> Array:
-        """(d, d) correlations of X, with 1 on the diagonal for constant features too. A new array: it may be used up."""
-        var, D = self.var_x, self.std_x
-        xp = namespace(D)
-        unit = 1.0 / (D * float(np.sqrt(self.n)))
+        """(d, d) correlations of X; the identity in the rows of constant features. A new array: it may be used up."""
         self._require_covariance()
+        unit = self._units()
         R = self.statistics.s_xx.matrix() * unit[:, None]
         R *= unit[None, :]
         if not self.statistics.host_var_x.all():
-            constant = xp.astype(var <= 0, D.dtype)
-            R = R + constant[:, None] * xp.eye(D.shape[0], dtype=D.dtype, device=D.device)
+            xp = namespace(unit)
+            constant = xp.astype(self.var_x <= 0, unit.dtype)
+            R = R + constant[:, None] * xp.eye(unit.shape[0], dtype=unit.dtype, device=unit.device)
         return R
+
+    def _units(self) -> Array:
+        """(d,) what a row is multiplied by so that squares add up to correlations; 0 for constant features."""
+        xp = namespace(self.std_x)
+        return xp.astype(self.var_x > 0, self.std_x.dtype) / (self.std_x * float(np.sqrt(self.n)))
 
     def to(self, device: Any) -> Moments:
         """The same moments on another device, as PyTorch tensors ("numpy" for NumPy arrays)."""
@@ -444,9 +440,10 @@ class Moments:
         """What `save` writes: arrays, and a description in plain JSON values. `from_stored` is the way back."""
         s = self.statistics
         arrays = {"mean_x": s.mean_x, "mean_z": s.mean_z, "s_xz": s.s_xz, s.s_xx.name: s.s_xx.stored()}
+        arrays["rounding"] = s.rounding
         if s.s_zz is not None:
             arrays["s_zz"] = s.s_zz
-        about = {"n": s.n, "rows": s.rows, "eps": s.eps, "roundoff": s.roundoff, "concept": self.concept.to_dict()}
+        about = {"n": s.n, "rows": s.rows, "eps": s.eps, "n2": s.n2, "concept": self.concept.to_dict()}
         about["feature_names"] = None if self._feature_names is None else list(self._feature_names)
         about["fingerprints"] = None if s.fingerprints is None else s.fingerprints.to_dict()
         return arrays, about
@@ -472,11 +469,10 @@ class Moments:
             raise FileFormatError("it holds values that are NaN or infinite")
         d, k = arrays["mean_x"].shape[0], concept.k
         scatter = read_scatter(arrays)
-        shapes = {"mean_x": (d,), "mean_z": (k,), "s_xz": (d, k), "s_zz": (k, k)}
+        shapes = {"mean_x": (d,), "mean_z": (k,), "s_xz": (d, k), "s_zz": (k, k), "rounding": (d,)}
         wrong = [name for name, shape in shapes.items() if name in arrays and arrays[name].shape != shape]
         if wrong or scatter.stored().shape[-1] != d:
             raise FileFormatError(f"its array {wrong[0] if wrong else scatter.name!r} has the wrong shape")
-        known = {name: about.get(name, 0.0) for name in ("eps", "roundoff")}
         looked = about.get("fingerprints")
         statistics = Statistics(
             n=n,
@@ -486,8 +482,10 @@ class Moments:
             s_xx=scatter,
             s_xz=arrays["s_xz"],
             s_zz=None if concept.is_one_categorical else arrays["s_zz"],
+            eps=about.get("eps", EPS64),
+            n2=stored_n2(about, n, rows),
+            rounding=stored_rounding(arrays, about, n, scatter.diagonal(), arrays["mean_x"]),
             fingerprints=None if looked is None else Fingerprints.from_dict(looked),
-            **known,
         )
         names = about.get("feature_names")
         return Moments.from_statistics(statistics, concept, None if names is None else tuple(names))
@@ -513,7 +511,7 @@ def _positive(share: Array) -> Array:
 
 
 def _moved(s: Statistics, like: Array) -> Statistics:
-    moved = {name: convert(getattr(s, name), like) for name in ("mean_x", "mean_z", "s_xz")}
+    moved = {name: convert(getattr(s, name), like) for name in ("mean_x", "mean_z", "s_xz", "rounding")}
     s_zz = None if s.s_zz is None else convert(s.s_zz, like)
     return replace(s, **moved, s_xx=s.s_xx.to(like), s_zz=s_zz)
 

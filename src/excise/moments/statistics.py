@@ -34,10 +34,20 @@ from excise.numerics.arrays import (
     on_host,
 )
 from excise.numerics.chunks import chunked, worker_count
-from excise.numerics.linalg import scales
-from excise.numerics.precision import EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
+from excise.numerics.correlation import scales
+from excise.numerics.precision import CONSTANT, EPS32, EPS64, SMALLEST_SQUARE, unit_roundoff
 
-__all__ = ["Statistics", "class_covariance", "join", "not_finite", "of_batch", "spread_columns", "without"]
+__all__ = [
+    "Statistics",
+    "class_covariance",
+    "join",
+    "not_finite",
+    "of_batch",
+    "spread_columns",
+    "stored_n2",
+    "stored_rounding",
+    "without",
+]
 
 FLOAT64_WIDTH = 256  # up to this many features a float64 product costs little beside reading X
 WORKSPACE = 2**29  # bytes that the threads may hold in d x d matrices of their own
@@ -57,13 +67,36 @@ class Statistics:
     s_xz: Array  # (d, k)
     s_zz: Array | None  # (k, k); None for one block of classes, where n and mean_z say it all
     eps: float  # machine epsilon of the product in s_xx
-    roundoff: float = 0.0  # of the numbers in X: half a unit in their last place, relative to their size
+    n2: float  # sum of the squared weights
+    rounding: Array  # (d,) sum over rows of w (u x)^2, with u the unit roundoff of the digits that x has
     fingerprints: Fingerprints | None = None  # None if nobody looked
+
+    @property
+    def kish(self) -> float:
+        """Effective number of rows: that many equal weights would let means be known as well."""
+        return self.n * (self.n / self.n2)
 
     @cached_property
     def var_x(self) -> Array:
-        """(d,) variances of the features."""
-        return self.s_xx.diagonal() / self.n
+        """(d,) variances of the features; zero if they are no more than what rounding makes of a constant."""
+        var = self.s_xx.diagonal() / self.n
+        xp = namespace(var)
+        var = xp.where(var > 0, var, xp.zeros_like(var))
+        return xp.where(xp.sqrt(var) > CONSTANT * xp.abs(self.mean_x), var, xp.zeros_like(var))
+
+    @cached_property
+    def delta(self) -> Array:
+        """(d,) what one rounding does to a feature, in its standard deviations."""
+        rounding = self.rounding / self.n
+        xp = namespace(rounding)
+        return xp.sqrt(xp.where(self.var_x > 0, rounding, xp.zeros_like(rounding))) / self.std_x
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Of the digits that the features have, on average."""
+        xp = namespace(self.mean_x)
+        size = max(float(xp.sum(self.mean_x**2 + self.var_x)), 1e-300)
+        return float(np.sqrt(float(xp.sum(self.rounding)) / self.n / size))
 
     @cached_property
     def host_var_x(self) -> np.ndarray[Any, Any]:
@@ -136,9 +169,21 @@ def of_batch(
         mean_z = small if labels.mean is labels.small_mean else convert(labels.mean, X)
         s_xz = cross.T - total[:, None] * small[None, :]
         s_zz = None if labels.s_zz is None else convert(labels.s_zz, X)
-        eps = EPS32 if wide else EPS64
-        found = Fingerprints.of(X, few) if look else None
-        return Statistics(n, z.n, shift + offset, mean_z, s_xx, s_xz, s_zz, eps, _roundoff(X, few), found)
+        mean_x = shift + offset
+        pilot = host(few) if look or not is_16_bit(X) else None  # who looks at digits waits for the device
+        return Statistics(
+            n=n,
+            rows=z.n,
+            mean_x=mean_x,
+            mean_z=mean_z,
+            s_xx=s_xx,
+            s_xz=s_xz,
+            s_zz=s_zz,
+            eps=EPS32 if wide else EPS64,
+            n2=n if weight is None else float(weight @ weight),
+            rounding=_rounding(n, mean_x, s_xx.diagonal(), unit_roundoff(pilot, dtype_name(X))),
+            fingerprints=Fingerprints.of(X, pilot) if look else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -206,10 +251,9 @@ def _few_rows(X: Array) -> Array:
     return X[rows] if is_numpy(X) else X[convert(rows, X)]
 
 
-def _roundoff(X: Array, few: Array) -> float:
-    """Of the numbers in X; float64 on the host that holds float32 numbers has the roundoff of float32."""
-    dtype = dtype_name(X)
-    return unit_roundoff(host(few) if dtype == "float64" and on_host(X) else np.zeros(0), dtype)
+def _rounding(n: float, mean: Array, squares: Array, unit: float) -> Array:
+    """(d,) sum of the squared roundings of numbers with this mean and these centred squares."""
+    return unit * unit * squares + n * (unit * mean) ** 2
 
 
 def _shift(X: Array, few: Array) -> Array:
@@ -483,7 +527,8 @@ def join(a: Statistics, b: Statistics) -> Statistics:
         s_xz=a.s_xz + b.s_xz + weight * dx[:, None] * dz[None, :],
         s_zz=s_zz,
         eps=max(a.eps, b.eps),
-        roundoff=max(a.roundoff, b.roundoff),
+        n2=a.n2 + b.n2,
+        rounding=a.rounding + b.rounding,
         fingerprints=None if a.fingerprints is None or b.fingerprints is None else a.fingerprints + b.fingerprints,
     )
 
@@ -504,9 +549,24 @@ def without(a: Statistics, b: Statistics) -> Statistics:
     if a.s_zz is not None:
         s_zz = a.s_zz - _full_s_zz(b) + weight * dz[:, None] * dz[None, :]
     s_xz = a.s_xz - b.s_xz + weight * dx[:, None] * dz[None, :]
-    found = None if a.fingerprints is None or b.fingerprints is None else a.fingerprints - b.fingerprints
-    sums = {"mean_x": mean_x, "mean_z": mean_z, "s_xx": s_xx, "s_xz": s_xz, "s_zz": s_zz}
-    return replace(a, n=n, rows=a.rows - b.rows, **sums, fingerprints=found)
+    # The products of both are off by a few roundings of the larger one.
+    kept, whole = s_xx.diagonal(), a.s_xx.diagonal()
+    xp = namespace(kept)
+    growth = float(xp.max(xp.where(kept > 0, whole / xp.where(kept > 0, kept, xp.ones_like(kept)), xp.ones_like(kept))))
+    return replace(
+        a,
+        n=n,
+        rows=a.rows - b.rows,
+        mean_x=mean_x,
+        mean_z=mean_z,
+        s_xx=s_xx,
+        s_xz=s_xz,
+        s_zz=s_zz,
+        eps=a.eps * max(1.0, growth),
+        n2=max(a.n2 - b.n2, 0.0) or n,
+        rounding=xp.where(a.rounding > b.rounding, a.rounding - b.rounding, xp.zeros_like(a.rounding)),
+        fingerprints=None if a.fingerprints is None or b.fingerprints is None else a.fingerprints - b.fingerprints,
+    )
 
 
 def _full_s_zz(s: Statistics) -> Array:
@@ -525,3 +585,15 @@ def _mean(n_a: float, a: Array, n_b: float, b: Array) -> Array:
     if n_a < n_b:
         n_a, a, n_b, b = n_b, b, n_a, a
     return a + (b - a) * (n_b / (n_a + n_b))
+
+
+def stored_n2(about: dict[str, Any], n: float, rows: int) -> float:
+    """The sum of the squared weights as a file has it; older files know of equal weights only."""
+    return float(about["n2"]) if "n2" in about else n * n / rows
+
+
+def stored_rounding(arrays: dict[str, Array], about: dict[str, Any], n: float, squares: Array, mean: Array) -> Array:
+    """The rounding of the features as a file has it; older files have the roundoff of their dtype."""
+    if "rounding" in arrays:
+        return arrays["rounding"]
+    return _rounding(n, mean, squares, about.get("roundoff", 0.0))

@@ -11,33 +11,21 @@ from typing import Any
 import numpy as np
 
 from excise.numerics.arrays import Array, convert, host, is_numpy, namespace
-from excise.numerics.precision import CONSTANT_RTOL, EPS64, NEGLIGIBLE, correlation_floor, summation_floor
+from excise.numerics.correlation import scales
+from excise.numerics.precision import CONSTANT, EPS64, NEGLIGIBLE, summation_floor
 
 __all__ = [
-    "basis",
-    "basis_and_rows",
     "canonical_correlation",
     "complement",
     "extend_basis",
-    "force_dual",
     "inverse_root",
     "inverse_root_psd",
     "largest_correlation",
-    "over_transposed",
     "rank_psd",
     "root_psd",
-    "scales",
     "share_outside",
     "singular_values",
-    "thin_svd",
 ]
-
-
-def scales(variance: Array) -> Array:
-    """Standard deviations to divide by; 1 for a constant feature, whose rows are zero anyway."""
-    xp = namespace(variance)
-    positive = variance > 0
-    return xp.where(positive, xp.sqrt(xp.where(positive, variance, xp.ones_like(variance))), xp.ones_like(variance))
 
 
 def inverse_root(covariance: Array) -> Array:
@@ -50,33 +38,6 @@ def inverse_root(covariance: Array) -> Array:
     values, vectors = xp.linalg.eigh(covariance / scale[:, None] / scale[None, :])
     keep = values > summation_floor(covariance.shape[0], EPS64, float(values[-1]))
     return vectors[:, keep] / xp.sqrt(values[keep]) / scale[:, None]
-
-
-def basis(A: Array) -> tuple[Array, Array]:
-    """Orthonormal basis (d, r) of the columns of a matrix of correlations, and its singular values (r,)."""
-    U, s, _ = basis_and_rows(A)
-    return U, s
-
-
-def basis_and_rows(A: Array) -> tuple[Array, Array, Array]:
-    """The singular value decomposition U s H^T of a matrix of correlations, without its summation errors."""
-    if min(A.shape) == 0:
-        return A[:, :0], A[0, :0], A.T[:, :0]
-    U, s, Ht = thin_svd(A)
-    keep = s > correlation_floor(*A.shape)
-    return U[:, keep], s[keep], Ht[keep, :].T
-
-
-def thin_svd(A: Array) -> tuple[Array, Array, Array]:
-    """U s H^T = A (d, k). A tall matrix on a device is first brought to (k, k) there: small ones are quicker on the host."""
-    xp = namespace(A)
-    d, k = A.shape
-    if is_numpy(A) or d < 4 * k or k > 512:
-        U, s, Ht = xp.linalg.svd(A, full_matrices=False)
-        return U, s, Ht
-    Q, T = xp.linalg.qr(A)
-    U, s, Ht = np.linalg.svd(host(T))
-    return Q @ convert(U, A), convert(s, A), convert(Ht, A)
 
 
 def share_outside(A: Array, H: Array) -> float:
@@ -104,7 +65,9 @@ def complement(U: Array) -> Array:
 def singular_values(A: Array) -> Array:
     if min(A.shape) == 0:
         return A.reshape(-1)[:0]
-    return namespace(A).linalg.svdvals(A) if is_numpy(A) else thin_svd(A)[1]
+    # On a device the small triangle of a QR is quicker on the host.
+    small = A if is_numpy(A) else host(namespace(A).linalg.qr(A)[1])
+    return convert(np.linalg.svd(small, compute_uv=False), A)
 
 
 def root_psd(S: Array) -> Array:
@@ -129,24 +92,10 @@ def inverse_root_psd(S: Array) -> Array:
     return (vectors * xp.where(keep, 1.0 / xp.sqrt(safe), xp.zeros_like(values))) @ vectors.T
 
 
-def force_dual(V: Array, U: Array) -> Array:
-    """V (U^T V)^-1, so that V^T U = I to rounding: what the guarantee rests on."""
-    for _ in range(2):  # the second pass removes the rounding of the first
-        V = over_transposed(V, V.T @ U)
-    return V
-
-
-def over_transposed(V: Array, M: Array) -> Array:
-    """V M^-T for V (d, r) and a small M (r, r), which is inverted on the host."""
-    if is_numpy(V):
-        return np.linalg.solve(M, V.T).T
-    return V @ convert(np.linalg.inv(host(M)).T, V)
-
-
 def largest_correlation(X: Any, codes: Any) -> float:
     """Largest |correlation| of a feature (NumPy, float64) with a class; features that hardly vary count too."""
     Xc, Zc, sizes = _centred(X, codes)
-    varies = sizes > 0.1 * CONSTANT_RTOL * np.linalg.norm(X, axis=0)  # more than a constant does by rounding
+    varies = sizes > CONSTANT * np.linalg.norm(X, axis=0)  # more than a constant does by rounding
     lengths = np.outer(np.where(varies, sizes, np.inf), np.maximum(np.linalg.norm(Zc, axis=0), 1e-300))
     return float((np.abs(Xc.T @ Zc) / lengths).max(initial=0.0))
 
@@ -154,7 +103,7 @@ def largest_correlation(X: Any, codes: Any) -> float:
 def canonical_correlation(X: Any, codes: Any) -> float:
     """Largest canonical correlation of features (NumPy, float64) with classes, by singular values of the data."""
     Xc, Zc, sizes = _centred(X, codes)
-    varies = sizes > 0.1 * CONSTANT_RTOL * np.linalg.norm(X, axis=0)
+    varies = sizes > CONSTANT * np.linalg.norm(X, axis=0)
     if not varies.any():
         return 0.0
     Q, s, _ = np.linalg.svd(Xc[:, varies] / sizes[varies], full_matrices=False)

@@ -17,7 +17,7 @@ import torch
 from excise.concepts.concept import Concept
 from excise.errors import InputError
 from excise.numerics.arrays import host
-from excise.numerics.precision import UNIT_ROUNDOFF, rounding_share
+from excise.numerics.precision import UNIT_ROUNDOFF, leak_bound
 from excise.scrubbing.capture import Stop, Visits, hooked
 from excise.scrubbing.labels import BatchLabels, Labels
 from excise.scrubbing.readers import Target
@@ -27,6 +27,7 @@ __all__ = ["Coverage", "CoverageRow", "Look", "Status", "with_status"]
 
 Status = Literal["erased", "mixed", "missed", "inside", "outside"]
 LISTED = 8
+SUMS = 32.0  # roundings of sums in the activations' own dtype, in place of the norm of an edit
 FLOOR = 1e-6  # correlations below this are rounding, even in float64: covariances are sums of squares
 
 
@@ -179,7 +180,7 @@ class _Tally:
         cov = np.abs(s["xz"] / self.n - np.outer(mean_z, mean))[:, varies]
         spread = np.sqrt(np.outer(var_z, var[varies]))
         r = np.divide(cov, spread, out=np.zeros_like(cov), where=spread > 0)
-        noise = np.maximum(rounding_share(eps, size, np.sqrt(var)), FLOOR)[varies]
+        noise = np.maximum(leak_bound(eps, SUMS, size, np.sqrt(var)), FLOOR)[varies]
         return float(r.max(initial=0.0)), bool((r > noise).any())
 
 
