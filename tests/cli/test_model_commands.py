@@ -95,7 +95,7 @@ def test_evaluate_by_layer(folder, tmp_path):
     (row,) = layers["rows"]
     assert row["site"] == site
     assert row["loss_before"] < 0.3 * layers["constant_loss"]
-    assert row["loss_after"] == pytest.approx(layers["constant_loss"], abs=1e-6)
+    assert row["loss_after"] == pytest.approx(layers["constant_loss"], abs=14 / (2 * layers["tokens"]))  # float32
     assert "linear classifiers trained on" in said
     assert (tmp_path / "t-layers.png").read_bytes()[:4] == b"\x89PNG"
 

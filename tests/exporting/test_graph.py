@@ -63,7 +63,8 @@ def test_an_eraser_as_a_layer_is_one_graph(kind):
     exported = torch.export.export(module, (x,), dynamic_shapes=({0: rows},)).module()
     assert relative(exported(x[:7]), expected[:7]) < 1e-6
     for dtype in (torch.float64, torch.bfloat16, torch.float16):
-        assert relative(compiled(x.to(dtype)), module(x.to(dtype))) <= torch.finfo(dtype).eps
+        # Another order of the same operations: two roundings apart.
+        assert relative(compiled(x.to(dtype)), module(x.to(dtype))) <= 2 * torch.finfo(dtype).eps
     with torch.autocast("cpu", dtype=torch.bfloat16):  # no digit is lost to it
         assert relative(compiled(x), expected) < 1e-6
 

@@ -81,7 +81,9 @@ def test_decodability_before_and_after(tmp_path):
     assert found.majority == pytest.approx(share.max())
     for row in found.rows:
         assert row.loss_before < 0.3 * found.constant_loss  # it was there
-        assert row.loss_after == pytest.approx(found.constant_loss, abs=1e-6)  # and is gone
+        # And is gone, but for the rounding of float32: it fills the direction that a LayerNorm leaves empty, where a
+        # classifier of k classes gains about (k - 1) / 2n on its own rows.
+        assert row.loss_after == pytest.approx(found.constant_loss, abs=(len(share) - 1) / (2 * found.tokens))
         assert row.accuracy_after == pytest.approx(found.majority)
         assert row.held_accuracy_before > found.held_majority + 0.3
         # New text: less than before, but not nothing. 6,000 tokens tell only so much of 256 features.

@@ -70,10 +70,11 @@ def spread(X):
 
 
 def leak(X, Y, Z):
-    """Largest covariance that is left of a feature, in parts of its size."""
+    """Largest covariance that is left of a feature, in parts of its size; numbers below the normal ones have no digits."""
+    least = np.finfo(X.dtype).tiny
     X, Y = X.astype(float), Y.astype(float)
     cov = (Y - Y.mean(0)).T @ (Z - Z.mean(0)) / len(X)
-    return (np.abs(cov).max(1) / (np.abs(X).max(0) + X.std(0) + 1e-300)).max()
+    return (np.abs(cov).max(1) / (np.abs(X).max(0) + X.std(0) + least)).max()
 
 
 def least_edit(X, Z):

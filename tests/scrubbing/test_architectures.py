@@ -43,6 +43,7 @@ def test_as_by_brute_force(name):
     left, distance = EXACT[family.dtype]
     sides = scrubber.about["sides"]
     about = {"extra": family.extra}
+    narrow = False
     expected = brute_force.scrub(model, data, list(scrubber.erasers), sides, **about)
     for path in scrubber.erasers:
         side = sides.get(path, "concept")
@@ -53,7 +54,9 @@ def test_as_by_brute_force(name):
             ours = brute_force.activations(model, data, path, {}, side, **about)
         assert correlation(clean, Z) > 0.03
         assert correlation(ours, Z) < left, path
-        assert np.abs(ours - theirs).max() < distance * np.abs(theirs).max(), path
+        # Some norms compute in float32 inside a float64 model: their digits, and so the ridge, are those of float32.
+        narrow = narrow or np.array_equal(clean, clean.astype(np.float32))
+        assert np.abs(ours - theirs).max() < (1e-5 if narrow else distance) * np.abs(theirs).max(), path
     with scrubber.attached(model):
         after = tensors(brute_force.run(model, data[0]))
     assert not all(torch.allclose(a, b, rtol=1e-3) for a, b in zip(after, before, strict=True))

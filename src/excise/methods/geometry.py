@@ -116,13 +116,12 @@ def geometry(m: Moments, shrinkage: Shrinkage = "none") -> Geometry:
 def functions_of_concept(m: Moments) -> Any:
     """Features (numbers, ascending) that are a function of the concept and of nothing else, as its own one-hot columns.
 
-    Their unexplained share of variance is below what rounding lets one know (the ridge of a diagonal matrix).
+    Their unexplained share of variance is below what the sums let one know (the ridge of exact digits).
     """
     var = m.statistics.host_var_x
     explained = host(namespace(m.mean_x).sum(m.whitened_cov_xz**2, axis=1))
     left = 1.0 - explained / np.where(var > 0, var, np.inf)
-    root = float(np.sqrt(len(var)))
-    known = (RIDGE_SUMS + RIDGE_FACTOR) * root * EPS64 + host(m.delta) ** 2
+    known = (RIDGE_SUMS + RIDGE_FACTOR) * float(np.sqrt(len(var))) * EPS64
     return np.flatnonzero((left <= known) & (var > 0))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from excise.errors import ExciseError
 from excise.numerics.arrays import Array, convert, host, is_cupy, is_numpy, is_torch, namespace
-from excise.numerics.precision import EPS64, RIDGE_FACTOR, RIDGE_GROWTH, RIDGE_ROUNDING, RIDGE_SUMS, correlation_floor
+from excise.numerics.precision import EPS64, RIDGE_FACTOR, RIDGE_GROWTH, RIDGE_MOST, RIDGE_SUMS, correlation_floor
 
 __all__ = [
     "FEW_ROWS",
@@ -118,14 +118,15 @@ def ridge(delta: Array, kish: float, eps_sums: float, size: float) -> Array:
 
     Args:
         delta: (d,) what one rounding does to a feature, in its standard deviations. Independent roundings of n rows move R
-            by about delta sqrt(d / n) in norm.
+            by about delta sqrt(d / n) in norm. Never more than RIDGE_MOST.
         kish: effective number of rows.
         eps_sums: machine epsilon of the products behind R, which moves R by about eps sqrt(d).
         size: Frobenius norm of R. The factorisation is off by a few epsilons of it.
     """
     root = float(np.sqrt(delta.shape[0]))
-    rounding = RIDGE_ROUNDING * root / float(np.sqrt(max(kish, 1.0)))
-    return rounding * delta + (RIDGE_SUMS * root * eps_sums + RIDGE_FACTOR * EPS64 * size)
+    rounding = delta * (root / float(np.sqrt(max(kish, 1.0))))
+    rounding = namespace(delta).where(rounding < RIDGE_MOST, rounding, RIDGE_MOST + 0.0 * delta)
+    return rounding + (RIDGE_SUMS * root * eps_sums + RIDGE_FACTOR * EPS64 * size)
 
 
 class Factor(Protocol):

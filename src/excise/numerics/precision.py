@@ -23,7 +23,7 @@ __all__ = [
     "NEGLIGIBLE",
     "RIDGE_FACTOR",
     "RIDGE_GROWTH",
-    "RIDGE_ROUNDING",
+    "RIDGE_MOST",
     "RIDGE_SUMS",
     "SAME_LEVEL",
     "SMALLEST_SQUARE",
@@ -40,9 +40,9 @@ EPS64, EPS32 = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 # The ridge: how well rounding lets a correlation matrix be known (`correlation.ridge`).
-# Times delta sqrt(d / n): what rounding of the numbers does to R in norm. A tenth keeps the norm of an edit after a LayerNorm
-# below 10; with all of it, bfloat16 features cost up to 1.5 least edits, and with a fiftieth the norm reaches 26.
-RIDGE_ROUNDING = 0.1
+# Of a feature's variance: what varies by more is a signal, however coarse the digits. Without this limit, bfloat16 features
+# (d = 200) cost up to 1.5 least edits.
+RIDGE_MOST = 5e-5
 RIDGE_SUMS = 2.0  # times eps sqrt(d): the errors of the sums (measured: up to 1.5 in float32, 2.5 in float64)
 RIDGE_FACTOR = 8.0  # times the matrix's norm: the errors of the factorisation
 RIDGE_GROWTH = 8.0  # a factorisation that fails is repeated with a ridge so many times larger
