@@ -51,7 +51,7 @@ class Geometry:
 
         G = m.standardised_rows
         if G is not None:
-            return factor_rows(G, m.correlation_matrix, m.delta, m.kish, shrink)
+            return factor_rows(G, m.correlation_matrix, m.delta, m.kish, None if how == "none" else shrink)
         return factor(m.correlation_matrix, m.delta, m.kish, m.eps_xx, shrink)
 
     def canonical(self) -> list[float] | None:

@@ -66,7 +66,7 @@ def leace(
     if isinstance(limit_norm, np.bool_):
         limit_norm = bool(limit_norm)
     assert m.d is not None
-    with small_products(m.d):
+    with small_products(m.d if m.standardised_rows is None else m.rows):
         return _solve(m, affine, shrinkage, limit_norm, strength)
 
 

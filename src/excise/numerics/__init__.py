@@ -1,1 +1,1 @@
-"""Arrays of any library, and the linear algebra on them: precision, rounding, whitening, shrinkage."""
+"""Arrays of any library, and the linear algebra on them: precision, rounding, correlations and their ridge."""

@@ -185,21 +185,21 @@ class MatrixFactor:
 
 @dataclass(frozen=True)
 class RowsFactor:
-    """From fewer rows than features. What needs F itself makes the d x d factor.
+    """From fewer rows than features, by the eigenvectors of an m x m matrix. What needs F itself makes the d x d factor.
 
-    With R = G^T G, L = a I + diag(ridge) and L^-1/2 G^T = Q T (QR, T m x m), for U in the span of the rows:
-    ((1 - a) R + L)^-1 U = L^-1/2 Q ((1 - a) T T^T + I)^-1 Q^T L^-1/2 U.
+    With R = G^T G, L = a I + diag(ridge) and G L^-1 G^T = W K W^T, for U in the span of the rows:
+    ((1 - a) R + L)^-1 U = B ((1 - a) K + I)^-1 B^T U with B = L^-1 G^T W K^-1/2.
     """
 
-    span: Array  # (d, m) L^-1/2 Q
-    core: Array  # (m, m) factor of (1 - a) T T^T + I
+    span: Array  # (d, p) B
+    core: Array  # (p,) (1 - a) K + 1
     ridge: Array
-    multiplier: float
     intensity: float
     make: Callable[[], Array]
+    multiplier: float = 1.0
 
     def solve(self, U: Array) -> Array:
-        return self.span @ _both(self.core, self.span.T @ U)
+        return self.span @ ((self.span.T @ U) / self.core[:, None])
 
     @cached_property
     def whole(self) -> MatrixFactor:
@@ -235,19 +235,22 @@ def factor(
 
 
 def factor_rows(
-    G: Array, make: Callable[[], Array], delta: Array, kish: float, shrinkage: Callable[[float, float], float]
+    G: Array, make: Callable[[], Array], delta: Array, kish: float, shrinkage: Callable[[float, float], float] | None
 ) -> RowsFactor:
-    """The same for R = G^T G given by m < d rows G (m, d), in O(m^2 d)."""
+    """The same for R = G^T G given by m < d rows G (m, d), in O(m^2 d). No `shrinkage` is none."""
     xp = namespace(G)
-    K = G @ G.T
-    size = float(xp.linalg.vector_norm(K))  # that of R, too
-    a = shrinkage(float(xp.linalg.trace(K)), size * size)
+    trace, a = float(xp.sum(G * G)), 0.0
+    size = trace / float(np.sqrt(G.shape[0]))  # the Frobenius norm of R, if all of its eigenvalues are equal
+    if shrinkage is not None:
+        size = float(xp.linalg.vector_norm(G @ G.T))
+        a = shrinkage(trace, size * size)
     diagonal = ridge(delta, kish, EPS64, size)
-    root = xp.sqrt(a + diagonal)
-    Q, T = xp.linalg.qr((G / root[None, :]).T)
-    ones = xp.ones(T.shape[0], dtype=T.dtype, device=T.device)
-    core, multiplier = _grown(lambda: (1.0 - a) * (T @ T.T), ones, 1.0)
-    return RowsFactor(Q / root[:, None], core, diagonal, multiplier, a, make)
+    G = G / xp.sqrt(a + diagonal)[None, :]
+    values, vectors = xp.linalg.eigh(G @ G.T)
+    clear = values > RIDGE_FACTOR * G.shape[0] * EPS64 * float(values[-1])  # centred rows: one of them is none
+    values = values[clear]
+    span = (G.T @ vectors[:, clear]) / xp.sqrt((a + diagonal)[:, None] * values[None, :])
+    return RowsFactor(span, (1.0 - a) * values + 1.0, diagonal, a, make)
 
 
 def least_dual(F: Factor, U: Array) -> Array:

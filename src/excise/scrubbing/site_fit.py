@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from excise.erasers.protocol import Eraser
 from excise.erasers.random import RandomEraser
 from excise.errors import ExciseError, InputError
 from excise.fitting import fit, fit_moments
-from excise.methods.geometry import concept_rank
-from excise.methods.leace import leace
+from excise.methods.geometry import concept_rank, geometry
 from excise.methods.table import Method
 from excise.moments.labelled_rows import read_labelled_rows
 from excise.moments.moments import Moments
@@ -101,10 +99,8 @@ class SiteFit:
             return eraser, _figures(eraser, before, Moments(concept=self.concept).update(X, z))
         eraser = fit_moments(self.moments, method, **options)
         canonical = eraser.info.get("canonical_correlations")
-        if canonical is None or eraser.info.get("shrinkage_intensity"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                canonical = leace(self.moments, shrinkage="none").info["canonical_correlations"]
+        if canonical is None:  # of another method, or of a covariance that was shrunk
+            canonical = geometry(self.moments).canonical() or []
         return eraser, _figures(eraser, max(canonical, default=0.0), self.moments)
 
     def _control(self, rank: int | None = None, seed: int = 0, strength: float = 1.0) -> RandomEraser:
