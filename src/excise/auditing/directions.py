@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from excise.moments.moments import Moments
+from excise.numerics.arrays import host
 from excise.numerics.correlation import ridge, scales
 
 __all__ = ["Whitened", "standard_norm", "unit_scale", "whitened"]
@@ -66,8 +67,6 @@ def standard_norm(eraser: Any, scale: Any) -> float:
     left, right = getattr(eraser, "left", None), getattr(eraser, "right", None)
     if left is None or right is None or min(left.shape) == 0:
         return 1.0
-    from excise.numerics.arrays import host
-
     U, V = host(left).astype(np.float64) / scale[:, None], host(right).astype(np.float64) * scale[:, None]
     return float(np.linalg.norm(np.linalg.qr(U)[1] @ np.linalg.qr(V)[1].T, 2))
 
